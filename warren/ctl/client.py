@@ -54,6 +54,16 @@ _NO_USER_OR_VHOST: Final = "vhost_or_user_not_found"
 _AMQP: Final = "AMQP\0"  # how the port of AMQP answers what it does not understand
 _AMQP_PORTS: Final = (5671, 5672)
 _REPEATABLE: Final = ("GET", "PUT", "DELETE")
+# By OpenSSL's number of what is wrong with a certificate.
+UNVERIFIED: Final = {
+    9: "its certificate is not valid yet: compare the clocks",
+    10: "its certificate has expired",
+    **dict.fromkeys(
+        (18, 19, 20, 21),
+        "its certificate is from an unknown authority: name the file with that CA's certificate by --cacert FILE",
+    ),
+    **dict.fromkeys((62, 64), "its certificate is for another host name than the one in --url"),
+}
 
 Object = dict[str, Any]
 
@@ -338,7 +348,8 @@ def url_parts(url: str) -> SplitResult:
         (parts.hostname or "").encode("idna")
         _ = parts.port
     except ValueError as error:
-        raise usage_error(f"--url {url}: {error}") from None
+        reason = "a port is a number from 0 to 65535" if "ort " in str(error) else str(error)
+        raise usage_error(f"--url {url}: {reason}") from None
     return parts
 
 
@@ -388,6 +399,8 @@ def _refusal(method: str, status: int, value: Any, segments: tuple[str, ...]) ->
 
 def _words(error: Exception) -> str:
     """Return what went wrong on the wire, without the number."""
+    if (code := getattr(error, "verify_code", None)) is not None:
+        return UNVERIFIED.get(code, f"its certificate cannot be verified: {getattr(error, 'verify_message', '')}")
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 

@@ -23,6 +23,8 @@ import typer.core
 import typer.main
 
 from warren.ctl.errors import CtlError, ExitCode
+from warren.ctl.examples import GENERAL, examples_of
+from warren.ctl.help_pages import finish
 from warren.ctl.output import shown
 from warren.ctl.quick_parameters import make_quick
 from warren.ctl.session import session
@@ -269,6 +271,7 @@ class CommandGroup(typer.core.TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.params = [*self.params, *_shared_parameters()]
+        finish(self, GENERAL)
         # typer suggests names from the keys.
         made: dict[str, Any] = dict.fromkeys(_GROUP_OF)
         self.commands = made
@@ -285,6 +288,7 @@ class CommandGroup(typer.core.TyperGroup):
             command = _click_command(name, group.load()[name], group.title)
             command.params = [*command.params, *_shared_parameters()]
             make_quick(command.get_help_option(ctx))
+            finish(command, examples_of(name))
             self.commands[name] = command
         return self.commands.get(name)
 

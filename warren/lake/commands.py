@@ -55,6 +55,16 @@ INSTALL: Final = "pip install './warren[lake]'"
 ARROW: Final = "arrow"
 SPARK: Final = "spark"
 ENGINES: Final = (ARROW, SPARK)
+EXAMPLES: Final = (
+    "warren lake --stream weather --to ./lake/raw.weather",
+    "warren lake --stream events --format delta --to s3://bucket/events --body json --schema events.json",
+    "warren lake --file tables.toml --metrics 127.0.0.1:9108",
+    "warren lake check ./lake/raw.weather",
+)
+CHECK_EXAMPLES: Final = (
+    "warren lake check ./lake/raw.weather",
+    "warren lake check s3://bucket/events --format delta --repair",
+)
 
 
 def main(arguments: Sequence[str], connect: Connect) -> int:
@@ -62,8 +72,8 @@ def main(arguments: Sequence[str], connect: Connect) -> int:
     if arguments[:1] == ["check"]:
         from warren.lake.check_command import check
 
-        return bridge.main("lake check", arguments[1:], connect, check, INSTALL, "interrupted")
-    return bridge.main("lake", arguments, connect, lake, INSTALL)
+        return bridge.main("lake check", arguments[1:], connect, check, INSTALL, "interrupted", CHECK_EXAMPLES)
+    return bridge.main("lake", arguments, connect, lake, INSTALL, examples=EXAMPLES)
 
 
 def lake(

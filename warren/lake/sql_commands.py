@@ -37,11 +37,15 @@ if TYPE_CHECKING:
     from warren.lake.sql import OpenTable
 
 INSTALL: Final = "pip install './warren[sql,lake]'"
+EXAMPLES: Final = (
+    """warren sql "SELECT count(*) FROM stream('events')\"""",
+    """warren sql "SELECT routing_key, count(*) FROM lake('./lake/raw.weather') GROUP BY 1" --to counts.csv""",
+)
 
 
 def main(arguments: Sequence[str], connect: Connect) -> int:
     """Run the command and return its exit code."""
-    return bridge.main("sql", arguments, connect, sql, INSTALL, "interrupted")
+    return bridge.main("sql", arguments, connect, sql, INSTALL, "interrupted", EXAMPLES)
 
 
 def sql(

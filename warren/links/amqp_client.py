@@ -419,9 +419,14 @@ async def _secure(stream: trio.SocketStream, uri: BrokerUri, where: str) -> trio
     return secured
 
 
+_UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)  # OpenSSL's numbers
+
+
 def _said_by_tls(error: BaseException) -> str:
     """Return the reason that TLS gives for a lost connection, such as the alert of the peer; ``""`` without one."""
     cause = error.__cause__
+    if getattr(cause, "verify_code", None) in _UNKNOWN_AUTHORITY:
+        return "its certificate is from an unknown authority: cacertfile=FILE in the URI names the file of that CA"
     return getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or ""
 
 

@@ -53,10 +53,14 @@ class Address:
             raise ValueError(f"{scheme}s is not supported: measure the plain listener")
         if parts.scheme != scheme:
             raise ValueError(f"{uri!r} is not {'an' if scheme == 'amqp' else 'a'} {scheme}:// URI")
+        try:
+            found = parts.port
+        except ValueError:
+            raise ValueError(f"{uri!r}: a port is a number from 1 to 65535") from None
         vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
         return cls(
             host=parts.hostname or "127.0.0.1",
-            port=parts.port or port,
+            port=found or port,
             user=unquote(parts.username) if parts.username is not None else "guest",
             password=unquote(parts.password) if parts.password is not None else "guest",
             vhost=vhost,

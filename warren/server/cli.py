@@ -58,7 +58,7 @@ def main(make_plugins: Callable[[], Sequence[Plugin]] = tuple, others: Sequence[
 
             commands.make_plugins = make_plugins
             commands.add_to_help(others)
-            commands.app()
+            commands.run()
         else:
             gc.disable()  # see `pause_collector`: imports leave almost no garbage
             config = options.pop(_CONFIG_OPTION, None)

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+import typer.main
 
 from warren import __version__
 from warren.ctl.command_table import ctl_app
+from warren.ctl.help_pages import finish
 from warren.server.cli import OtherCommand, run_broker
+from warren.server.command_examples import EXAMPLES, finish_all
 from warren.server.engine_build import engine_is_compiled
 from warren.server.errors import SettingsError
 from warren.server.settings import KEYS, SERVE_OPTIONS, SERVE_SWITCHES, Settings
@@ -195,9 +198,18 @@ def perf_command(context: typer.Context) -> None:
     """Load any AMQP broker and report rates, latencies and what it cost (warren perf --help)."""
     from warren.perf.command import perf
 
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    command.command()(perf)
+    made = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    made.command()(perf)
+    command = typer.main.get_command(made)
+    finish(command, EXAMPLES["perf"])
     command(args=context.args, prog_name="warren perf")
+
+
+def run() -> None:
+    """Run the command line of this process and exit."""
+    command = typer.main.get_command(app)
+    finish_all(command)
+    command()
 
 
 def add_to_help(others: Sequence[OtherCommand]) -> None:

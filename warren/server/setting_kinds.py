@@ -260,10 +260,12 @@ def endpoint_kind(default_port: int) -> Kind:
         if value == "off":
             return None
         match = (
-            re.fullmatch(r"(?:\[([^][]+)\]|([^][:\s]+))(?::([0-9]{1,5}))?", value) if isinstance(value, str) else None
+            re.fullmatch(r"(?:\[([^][]+)\]|([^][:\s]+))(?::([0-9]{1,9}))?", value) if isinstance(value, str) else None
         )
-        if match is None or int(match[3] or 0) > 65535:
+        if match is None:
             raise ValueError('must be HOST:PORT (an IPv6 address in brackets) or "off"')
+        if int(match[3] or 0) > 65535:
+            raise ValueError("the port must be from 0 to 65535 (0: any free one)")
         port = default_port if match[3] is None else int(match[3])
         return Endpoint(match[1] or match[2], port)
 

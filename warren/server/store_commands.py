@@ -48,14 +48,18 @@ store_app = typer.Typer(
     no_args_is_help=True,
 )
 
-_DataDirArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The data directory of a stopped broker, or a copy of it")
+_DataDirOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", help="The data directory of a stopped broker, or a copy of it"),
 ]
+# Older scripts name the directory without an option.
+_DataDirArgument = Annotated[Path | None, typer.Argument(metavar="DIR", hidden=True)]
 
 
 @store_app.command("inspect")
 def inspect_command(
-    directory: _DataDirArgument,
+    argument: _DataDirArgument = None,
+    data_dir: _DataDirOption = None,
     segment: Annotated[int | None, typer.Option(metavar="N", help="Only this segment, with its frames")] = None,
     lsn: Annotated[int | None, typer.Option(metavar="LSN", help="Only the frame and record here, in full")] = None,
     records: Annotated[bool, typer.Option("--records", help="With a line for every record")] = False,
@@ -63,6 +67,7 @@ def inspect_command(
     """Show segments, the checkpoint, sealed files and queues; or the frames of a segment; or one record."""
     from warren.msgstore.tools.inspection import inspect, inspect_lsn, inspect_segment
 
+    directory = _data_dir(argument, data_dir)
     with _reading(directory) as files:
         if lsn is not None:
             if not _print(inspect_lsn(files, lsn)):
@@ -77,11 +82,12 @@ def inspect_command(
 
 
 @store_app.command("verify")
-def verify_command(directory: _DataDirArgument) -> None:
+def verify_command(argument: _DataDirArgument = None, data_dir: _DataDirOption = None) -> None:
     """Check every checksum and that everything fits together. Exit code 3: only what a repair gave up is wrong."""
     from warren.msgstore.tools.given_up import GIVEN_UP
     from warren.msgstore.tools.verification import verify
 
+    directory = _data_dir(argument, data_dir)
     with _reading(directory) as files:
         found = _print(verify(files))
         _exit_with(found[PROBLEM])
@@ -91,7 +97,9 @@ def verify_command(directory: _DataDirArgument) -> None:
 
 @store_app.command("dump-queue")
 def dump_queue_command(
-    directory: _DataDirArgument,
+    argument: _DataDirArgument = None,
+    data_dir: _DataDirOption = None,
+    *,
     queue: Annotated[str, typer.Option(metavar="NAME", help="Name of the queue")],
     vhost: Annotated[str, typer.Option(metavar="VHOST", help="Its vhost")] = "/",
 ) -> None:
@@ -100,6 +108,7 @@ def dump_queue_command(
     from warren.msgstore.tools.sealed_streams import read_streams
     from warren.msgstore.tools.stored_state import LogReader, recovered
 
+    directory = _data_dir(argument, data_dir)
     with _reading(directory) as files, LogReader(files) as reader:
         state = recovered(files, reader)
         queues = matching_queues(state, vhost, queue)
@@ -109,7 +118,9 @@ def dump_queue_command(
 
 @store_app.command("export")
 def export_command(
-    directory: _DataDirArgument,
+    argument: _DataDirArgument = None,
+    data_dir: _DataDirOption = None,
+    *,
     output: Annotated[Path, typer.Option(metavar="FILE", help="Where the messages go; must not exist")],
     vhost: Annotated[str | None, typer.Option(metavar="VHOST", help="Only queues of this vhost")] = None,
     queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only queues of this name")] = None,
@@ -119,6 +130,7 @@ def export_command(
     from warren.msgstore.tools.sealed_streams import read_streams
     from warren.msgstore.tools.stored_state import LogReader, queue_count, recovered
 
+    directory = _data_dir(argument, data_dir)
     with _reading(directory) as files, LogReader(files) as reader:
         state = recovered(files, reader)
         queues = matching_queues(state, vhost, queue)
@@ -142,12 +154,14 @@ def export_command(
 
 @store_app.command("repair")
 def repair_command(
-    directory: _DataDirArgument,
+    argument: _DataDirArgument = None,
+    data_dir: _DataDirOption = None,
     apply: Annotated[bool, typer.Option("--apply", help="Do it; otherwise say only what would be done")] = False,
 ) -> None:
     """Make a store readable again from what is left. Nothing is deleted. Exit code 1: there is something to do."""
     from warren.msgstore.tools.repairing import ACTION, Repair
 
+    directory = _data_dir(argument, data_dir)
     if not apply:
         with _reading(directory) as files:
             _exit_with(_print(Repair(files, None).lines())[ACTION])
@@ -234,6 +248,14 @@ def restore_command(
         manifest = choose(backups, backup, until)
         lines = restore(backups, manifest, data_dir, until, database, with_links=with_links)
         _exit_with(_print(lines)[PROBLEM])
+
+
+def _data_dir(argument: Path | None, option: Path | None) -> Path:
+    """Return the directory that was named, in one of two ways."""
+    found = option or argument
+    if found is None or (option is not None and argument is not None):
+        raise typer.BadParameter("name the data directory once, by --data-dir DIR", param_hint="--data-dir")
+    return found
 
 
 def _time_ms(text: str) -> int:

@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 import typer.main
 
+from warren.ctl.help_pages import finish
+
 if TYPE_CHECKING:
     from warren.spark_bridge.control import BrokerClient
     from warren.spark_bridge.export import Export, ExportOptions
@@ -97,15 +99,18 @@ def main(
     function: Callable[..., int] | None = None,
     install: str = INSTALL,
     interrupted: str = INTERRUPTED,
+    examples: Sequence[str] | None = None,
 ) -> int:
     """Run the command `name` and return its exit code. `function`: the command, if it is not in `COMMANDS`.
 
+    `examples`: lines for the shell at the end of its help, if they are not in `EXAMPLES`.
     `install` and `interrupted`: what is said when a library is missing, and when somebody has interrupted it.
     """
     _give_memory_back()
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(name)(function or COMMANDS[name])
     command = typer.main.get_command(app)
+    finish(command, EXAMPLES[name] if examples is None else examples)
     _run.connect = connect
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # what its encoding does not have is no reason to fail
@@ -525,3 +530,14 @@ def _import(
 
 
 COMMANDS: Final[dict[str, Callable[..., int]]] = {"export": _export, "import": _import}
+EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
+    "export": (
+        "warren export events --to /data/events --from 1h",
+        "warren export orders --to /data/orders --mode drain --format json",
+        "warren export events --to s3://bucket/events --partition-by date --where \"routing_key like 'eu.%'\"",
+    ),
+    "import": (
+        "warren import /data/events --dry-run",
+        "warren import /data/orders --queue orders.again --without expiration,user_id",
+    ),
+}

@@ -221,7 +221,7 @@ class BrokerClient:
         try:
             port = parts.port
         except ValueError:
-            raise ValueError(f"{_shown(url)}: not a port") from None
+            raise ValueError(f"{_shown(url)}: not a port: it is a number from 0 to 65535") from None
         self.vhost = vhost
         self._host = parts.hostname
         self._secure = parts.scheme == "https"
@@ -802,7 +802,8 @@ class BrokerClient:
             except (OSError, HTTPException) as failure:
                 self.close()
                 what = _words(failure, self._timeout_s)
-                if (was_sent and not repeat) or attempt >= self._retries:
+                is_final = hasattr(failure, "verify_code")  # its certificate is the same a second later
+                if is_final or (was_sent and not repeat) or attempt >= self._retries:
                     raise Unreachable(f"cannot reach {self.url}: {what}") from None
                 if not fresh and attempt == 0:
                     wait_s = 0.0  # a kept connection that had been closed meanwhile
@@ -911,9 +912,24 @@ def _seconds(text: str | None) -> float | None:
         return None
 
 
+# By OpenSSL's number of what is wrong with a certificate.
+_UNVERIFIED: Final = {
+    9: "its certificate is not valid yet: compare the clocks",
+    10: "its certificate has expired",
+    **dict.fromkeys(
+        (18, 19, 20, 21),
+        "its certificate is from an unknown authority: name the file with that CA's certificate by --cacert FILE "
+        "(with Spark the option tls.caFile)",
+    ),
+    **dict.fromkeys((62, 64), "its certificate is for another host name than the one in the URL"),
+}
+
+
 def _words(error: Exception, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer in {timeout_s:g} s"
+    if (code := getattr(error, "verify_code", None)) is not None:
+        return _UNVERIFIED.get(code, f"its certificate cannot be verified: {getattr(error, 'verify_message', '')}")
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 

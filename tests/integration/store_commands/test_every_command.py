@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from warren_command import run_warren
 
 from warren.server.data_dir import LOCK_NAME, DataDir
 
@@ -66,3 +67,14 @@ def test_a_broker_does_not_start_while_a_command_reads(tmp_path: Path) -> None:
         with pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(lock)
+
+
+def test_data_dir_names_the_directory_of_every_command(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "data")
+    for name, *options in READING:
+        by_option = run_warren("store", name, "--data-dir", str(store.path), *options)
+        by_word = run_warren("store", name, str(store.path), *options)
+        assert (by_option.returncode, by_option.stdout) == (by_word.returncode, by_word.stdout) and by_word.stdout
+    for words in ((), (str(store.path), "--data-dir", str(store.path))):
+        refused = run_warren("store", "verify", *words)
+        assert refused.returncode == 2 and "--data-dir" in refused.stderr

@@ -16,6 +16,7 @@ import typer.main
 
 from warren.ctl.command_table import GROUPS, ctl_app
 from warren.ctl.errors import ExitCode
+from warren.ctl.examples import EXAMPLES, examples_of
 from warren.ctl.quick_parameters import make_quick
 
 from .conftest import Ctl
@@ -34,6 +35,7 @@ def context_of(command: Any, *words: str) -> Any:
 
 def test_every_command_of_every_module_has_one_place_in_the_table() -> None:
     assert len(NAMES) == len(set(NAMES))
+    assert list(EXAMPLES) and set(NAMES) == set(EXAMPLES)
     assert set(NAMES) == {name for one in GROUPS for name in one.load()}
 
 
@@ -47,6 +49,35 @@ def test_every_command_has_help_and_the_shared_options(ctl: Ctl, name: str) -> N
         assert option in text
     command = group().get_command(context_of(group()), name)
     assert command.help and command.help.strip().split("\n")[0].endswith((".", ")"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_examples_that_can_be_read(name: str) -> None:
+    for line in examples_of(name):
+        words = shlex.split(line.partition(" < ")[0].partition(" > ")[0])
+        assert words[:2] == ["warren", "ctl"] and name in words
+        context = group().make_context("ctl", words[2:])
+        found, command, arguments = group().resolve_command(context, [*context._protected_args, *context.args])
+        assert found == name
+        made = command.make_context(name, arguments, parent=context)
+        assert made.args == []
+        assert line.replace("[", "\\[") in command.epilog
+        assert not any(each.display_type_rich(made) for each in command.get_params(made) if is_flag(each))
+
+
+def is_flag(parameter: Any) -> bool:
+    return getattr(parameter, "is_bool_flag", False)
+
+
+def test_help_ends_with_the_examples_and_flags_have_no_type(ctl: Ctl) -> None:
+    out = ctl("declare_queue", "--help").out
+    assert out.rstrip().endswith("-a x-max-age=7D") and "<bool>" not in out
+
+
+def test_the_help_of_a_word_lists_the_commands_about_it(ctl: Ctl) -> None:
+    names = [line.split()[0] for line in ctl("help", "topic").out.splitlines()]
+    assert {name for name in NAMES if "topic" in name} <= set(names)
+    assert "no such command 'nothing_like_it'" in ctl("help", "nothing_like_it").err
 
 
 def test_help_shows_all_commands_in_their_groups(ctl: Ctl) -> None:

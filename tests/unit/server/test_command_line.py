@@ -5,21 +5,31 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 import typer.testing
 from warren_command import run_warren
 
 from warren import __version__
 from warren.channels import fast_path
+from warren.lake import commands as lake_commands
+from warren.lake import sql_commands
+from warren.lake.check_command import check
+from warren.perf.command import perf
 from warren.server import commands
 from warren.server.cli import _maybe_start_error, maybe_serve_options
+from warren.server.command_examples import EXAMPLES
 from warren.server.commands import app
 from warren.server.errors import SettingsError, StartError
 from warren.server.settings import SERVE_OPTIONS
+from warren.spark_bridge import commands as bridge
 
 
 def warren(
@@ -238,3 +248,47 @@ def test_only_a_group_of_nothing_but_reasons_for_not_starting_is_one_line() -> N
     assert _maybe_start_error(nested) is reason
     assert _maybe_start_error(BaseExceptionGroup("outer", [reason, ValueError("a fault")])) is None
     assert _maybe_start_error(BaseExceptionGroup("outer", [KeyboardInterrupt()])) is None
+
+
+def commands_below(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        if name != "ctl":
+            yield from commands_below(below, f"{path} {name}".strip())
+
+
+def test_the_help_of_every_command_has_examples_that_can_be_read() -> None:
+    group = typer.main.get_command(app)
+    own = dict(commands_below(group))
+    assert {path for path in own if own[path].params and path != "perf"} | {
+        "",
+        "store",
+        "perf",
+        "config example",
+    } == set(EXAMPLES)
+    alone: dict[str, Callable[..., Any]] = {
+        "perf": perf,
+        "lake": lake_commands.lake,
+        "lake check": check,
+        "sql": sql_commands.sql,
+        **bridge.COMMANDS,
+    }
+    found = {**EXAMPLES, **bridge.EXAMPLES, "lake check": lake_commands.CHECK_EXAMPLES}
+    found |= {"lake": lake_commands.EXAMPLES, "sql": sql_commands.EXAMPLES}
+    for path, examples in found.items():
+        if path in ("", "store"):
+            continue  # examples of the commands below
+        command = own.get(path)
+        if path in alone:
+            made = typer.Typer()
+            made.command()(alone[path])
+            command = typer.main.get_command(made)
+        for line in examples:
+            words = shlex.split(line.partition(" < ")[0].partition(" > ")[0])
+            start = ["warren", *path.split()]
+            if words[: len(start)] != start:
+                continue  # of `warren lake`, that of `warren lake check`
+            assert command is not None
+            if words[: len(start) + 1] != ["warren", "lake", "check"] or path == "lake check":
+                command.make_context(path, words[len(start) :])
+    assert "<bool>" not in warren("serve", "--help").stdout

@@ -233,9 +233,14 @@ def test_an_endpoint_is_a_host_and_a_port(text: str, endpoint: Endpoint) -> None
     assert load(amqp=str(endpoint)).endpoint("amqp") == endpoint
 
 
-@pytest.mark.parametrize("text", ["", ":5672", "::1:5672", "h:", "h:x", "h:65536", "h:-1", "[::1", "h h:1", "a:1:2"])
+@pytest.mark.parametrize("text", ["", ":5672", "::1:5672", "h:", "h:x", "h:-1", "[::1", "h h:1", "a:1:2"])
 def test_anything_else_is_no_endpoint(text: str) -> None:
     assert "must be HOST:PORT" in refusal(amqp=text)
+
+
+@pytest.mark.parametrize("port", ["65536", "70000", "123456"])
+def test_a_port_that_is_too_large_is_refused_with_the_largest(port: str) -> None:
+    assert "must be from 0 to 65535" in refusal(amqp=f"h:{port}")
 
 
 def test_listeners_can_be_off_and_have_their_own_default_ports(tmp_path: Path) -> None:

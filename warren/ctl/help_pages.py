@@ -1,0 +1,28 @@
+"""What every help page of `warren` has in common: examples at its end, and flags without a type.
+
+1. An example is a whole line for the shell. The tests read each with the command that it explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def finish(command: Any, examples: Sequence[str]) -> None:
+    """Show `examples` at the end of the help of one command of typer, and its flags without `<bool>`."""
+    get_params = command.get_params
+
+    def params(context: Any) -> Any:
+        found = get_params(context)
+        for parameter in found:
+            if getattr(parameter, "is_bool_flag", False):
+                parameter.metavar = ""
+        return found
+
+    command.get_params = params
+    if examples:
+        title = "Example:" if len(examples) == 1 else "Examples:"
+        # Brackets are markup to rich.
+        lines = "\n".join(line.replace("[", "\\[") for line in examples)
+        command.epilog = "\n\n".join(part for part in (f"{title}\n{lines}", command.epilog) if part)
