@@ -1,4 +1,4 @@
-"""confirm class: numbering, cumulative answers, returns first, several queues, and what excludes it."""
+"""Publisher confirms: many publishes in flight, returns first, several queues, and pika's blocking mode."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from pika import BasicProperties, spec
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import UnroutableError
 
-from ..broker import Broker
 from ..conftest import Names
 from .dialogue import (
     Connect,
-    Inbox,
-    channel_closed_with,
     drain,
-    get,
     impl,
     pump,
     round_trip,
@@ -69,14 +65,6 @@ def confirming(channel: BlockingChannel) -> Confirms:
     return Confirms(channel)
 
 
-def test_select_is_idempotent(channel: BlockingChannel) -> None:
-    channel.confirm_delivery()
-    for _ in range(3):
-        send_method(channel, spec.Confirm.Select())
-    send_method(channel, spec.Confirm.Select(nowait=True))
-    round_trip(channel)
-
-
 def test_a_blocking_publish_returns_when_the_broker_has_the_message(channel: BlockingChannel, names: Names) -> None:
     queue = names.queue()
     channel.queue_declare(queue)
@@ -98,50 +86,6 @@ def test_every_publish_in_flight_is_confirmed_once(
         confirms.publish("", queue, b"x", mode=mode)
     confirms.wait()
     assert confirms.acked == set(range(1, 501))
-
-
-def test_numbers_start_at_one_with_the_first_publish_after_select(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    channel.basic_publish("", queue, b"before")
-    confirms = confirming(channel)
-    assert confirms.publish("", queue, b"after") == 1
-    confirms.wait()
-    assert confirms.acked == {1}
-
-
-def test_numbers_belong_to_their_channel(connect: Connect, names: Names) -> None:
-    connection = connect()
-    queue = names.queue()
-    channels = [connection.channel() for _ in range(3)]
-    channels[0].queue_declare(queue)
-    every = [confirming(channel) for channel in channels]
-    for _ in range(10):
-        for confirms in every:
-            confirms.publish("", queue)
-    for confirms in every:
-        confirms.wait()
-        assert confirms.acked == set(range(1, 11))
-
-
-def test_what_nobody_wants_is_confirmed_too(channel: BlockingChannel, names: Names) -> None:
-    confirms = confirming(channel)
-    confirms.publish("", names.unused())
-    confirms.publish("amq.direct", names.unused("key"))
-    confirms.publish("amq.fanout", names.unused("key"), mode=2)
-    confirms.wait()
-    assert confirms.acked == {1, 2, 3}
-
-
-def test_the_return_comes_before_the_confirm(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    confirms = confirming(channel)
-    confirms.publish("", names.unused(), b"first", mandatory=True)
-    confirms.wait()
-    confirms.publish("", names.unused(), b"second", mandatory=True)
-    confirms.wait()
-    assert confirms.log == [("return", "first"), ("ack", 1), ("return", "second"), ("ack", 2)]
 
 
 def test_no_confirm_overtakes_the_return_of_its_message_in_a_burst(channel: BlockingChannel, names: Names) -> None:
@@ -182,29 +126,6 @@ def test_one_confirm_for_a_message_that_went_to_many_queues(channel: BlockingCha
     assert all(len(drain(channel, queue)) == 10 for queue in queues)
 
 
-def test_a_confirmed_message_is_visible_to_others_at_once(connect: Connect, names: Names) -> None:
-    queue = names.queue()
-    sender, reader = connect().channel(), connect().channel()
-    sender.queue_declare(queue)
-    sender.confirm_delivery()
-    for number in range(50):
-        sender.basic_publish("", queue, b"%d" % number)
-        assert get(reader, queue, auto_ack=True)[2] == b"%d" % number
-
-
-def test_a_message_consumed_at_once_is_confirmed(connect: Connect, names: Names) -> None:
-    queue = names.queue()
-    sender, reader = connect().channel(), connect().channel()
-    sender.queue_declare(queue, durable=True)
-    inbox = Inbox(reader)
-    inbox.consume(queue, auto_ack=True)
-    confirms = confirming(sender)
-    for _ in range(100):
-        confirms.publish("", queue, b"x", mode=2)
-    confirms.wait()
-    inbox.wait_for(100)
-
-
 def test_a_publish_to_a_queue_being_deleted_is_confirmed(connect: Connect, names: Names) -> None:
     connection = connect()
     sender, remover = connection.channel(), connection.channel()
@@ -217,15 +138,6 @@ def test_a_publish_to_a_queue_being_deleted_is_confirmed(connect: Connect, names
             remover.queue_delete(queue)
     confirms.wait()
     assert confirms.acked == set(range(1, 101))
-
-
-def test_an_error_of_the_channel_is_no_confirm(channel: BlockingChannel, names: Names, broker: Broker) -> None:
-    exchange = names.unused()
-    confirms = confirming(channel)
-    with channel_closed_with(404, f"NOT_FOUND - no {broker.exchange(exchange)}"):
-        confirms.publish(exchange, "")
-        round_trip(channel)
-    assert confirms.acked == set()
 
 
 def test_confirms_and_deliveries_share_a_channel(channel: BlockingChannel, names: Names) -> None:
@@ -244,18 +156,6 @@ def test_confirms_and_deliveries_share_a_channel(channel: BlockingChannel, names
     pump(channel.connection, lambda: len(bodies) == 200, "all deliveries")
     confirms.wait()
     assert bodies == [b"%d" % number for number in range(200)]
-
-
-def test_a_channel_in_tx_mode_refuses_confirms(channel: BlockingChannel) -> None:
-    channel.tx_select()
-    with channel_closed_with(406, "PRECONDITION_FAILED - cannot switch from tx to confirm mode"):
-        channel.confirm_delivery()
-
-
-def test_a_channel_in_confirm_mode_refuses_tx(channel: BlockingChannel) -> None:
-    channel.confirm_delivery()
-    with channel_closed_with(406, "PRECONDITION_FAILED - cannot switch from confirm to tx mode"):
-        channel.tx_select()
 
 
 def test_a_reopened_channel_number_starts_without_confirms(connect: Connect, names: Names) -> None:

@@ -1,4 +1,4 @@
-"""connection class over blocking connections: handshake, negotiation, refusals, liveness, names, secrets."""
+"""Blocking connections of pika: URLs, hosts, refused logins, negotiation, heartbeats, broken sockets, secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from free_ports import free_port
 from pika import spec
 from pika.exceptions import (
     AMQPConnectionError,
-    ChannelClosedByBroker,
     ConnectionWrongStateError,
     NoFreeChannels,
     ProbableAccessDeniedError,
@@ -25,30 +24,6 @@ from ..conftest import Names
 from .dialogue import Connect, connection_closed_with, impl, pump, ready, until_closed, wait_for_ready
 
 REFUSED = "ACCESS_REFUSED - Login was refused using authentication mechanism {}. For details see the broker logfile."
-
-
-def test_the_broker_announces_every_capability_rabbitmq_clients_branch_on(broker: Broker) -> None:
-    assert {name for name, honoured in broker.server_properties["capabilities"].items() if honoured is True} >= {
-        "publisher_confirms",
-        "exchange_exchange_bindings",
-        "basic.nack",
-        "consumer_cancel_notify",
-        "connection.blocked",
-        "consumer_priorities",
-        "authentication_failure_close",
-        "per_consumer_qos",
-        "direct_reply_to",
-    }
-
-
-@pytest.mark.parametrize("name", ["product", "version", "platform", "copyright", "information", "cluster_name"])
-def test_a_server_property_is_a_non_empty_string(broker: Broker, name: str) -> None:
-    assert isinstance(broker.server_properties[name], str)
-    assert broker.server_properties[name]
-
-
-def test_the_product_is_one_that_kombu_and_celery_recognise(broker: Broker) -> None:
-    assert broker.server_properties["product"] == "RabbitMQ"
 
 
 def test_pika_sees_the_capabilities_it_asks_for(connect: Connect) -> None:
@@ -168,11 +143,6 @@ def test_a_missing_vhost_is_refused_with_530(connect: Connect) -> None:
     assert "NOT_ALLOWED - vhost no-such-vhost not found" in told
 
 
-def test_an_empty_vhost_name_is_another_vhost_than_slash(connect: Connect, broker: Broker) -> None:
-    with pytest.raises(ProbableAccessDeniedError, match="NOT_ALLOWED - vhost  not found"):
-        connect(virtual_host="")
-
-
 # negotiation
 
 
@@ -187,22 +157,6 @@ def test_a_message_of_many_frames_crosses_a_connection_of_4096_octet_frames(conn
     queue = channel.queue_declare(names.queue(), exclusive=True).method.queue
     channel.basic_publish("", queue, body)
     assert channel.basic_get(queue, auto_ack=True)[2] == body
-
-
-@pytest.mark.parametrize(("publisher_max", "consumer_max"), [(4096, 131072), (131072, 4096), (4096, 8192)])
-def test_bodies_are_cut_anew_for_the_frames_the_receiver_accepts(
-    connect: Connect, names: Names, publisher_max: int, consumer_max: int
-) -> None:
-    queue = names.queue()
-    sender, receiver = connect(frame_max=publisher_max).channel(), connect(frame_max=consumer_max).channel()
-    sender.queue_declare(queue)
-    sender.confirm_delivery()
-    bodies = [
-        bytes([size % 251]) * size for size in (0, 1, 4087, 4088, 4089, 8176, 8184, 8185, 131064, 131065, 300_000)
-    ]
-    for body in bodies:
-        sender.basic_publish("", queue, body)
-    assert [receiver.basic_get(queue, auto_ack=True)[2] for _ in bodies] == bodies
 
 
 def test_pika_opens_as_many_channels_as_negotiated_and_no_more(connect: Connect) -> None:
@@ -223,13 +177,6 @@ def test_the_broker_allows_at_least_two_thousand_channels(connect: Connect) -> N
 
 def test_the_clients_heartbeat_interval_is_the_one_used(connect: Connect) -> None:
     assert impl(connect(heartbeat=7)).params.heartbeat == 7
-
-
-def test_the_broker_sends_heartbeats_on_an_idle_connection(connect: Connect) -> None:
-    connection = connect(heartbeat=1)
-    checker = impl(connection)._heartbeat_checker
-    pump(connection, lambda: checker._heartbeat_frames_received >= 3, "three heartbeats from the broker")
-    assert connection.is_open
 
 
 def test_a_heartbeating_client_stays_connected_and_keeps_working(connect: Connect, names: Names) -> None:
@@ -268,20 +215,6 @@ def test_a_connection_error_takes_every_channel_with_it(connect: Connect) -> Non
     assert connection.is_closed
 
 
-def test_other_connections_do_not_notice_a_connection_error(connect: Connect) -> None:
-    bystander, culprit = connect(), connect()
-    with connection_closed_with(540, "NOT_IMPLEMENTED - active=false"):
-        culprit.channel().flow(False)
-    assert bystander.channel().is_open
-
-
-def test_the_same_client_connects_again_after_a_connection_error(connect: Connect) -> None:
-    for _ in range(3):
-        connection = connect()
-        with connection_closed_with(540, "NOT_IMPLEMENTED - active=false"):
-            connection.channel().flow(False)
-
-
 def test_a_socket_that_breaks_requeues_what_was_unacknowledged(connect: Connect, names: Names) -> None:
     queue = names.queue()
     survivor = connect().channel()
@@ -298,15 +231,6 @@ def test_a_socket_that_breaks_requeues_what_was_unacknowledged(connect: Connect,
     method, _, body = survivor.basic_get(queue, auto_ack=True)
     assert method is not None and method.redelivered
     assert body == b"once more"
-
-
-def test_an_exclusive_queue_is_gone_before_close_ok(connect: Connect, names: Names) -> None:
-    queue = names.queue()
-    owner, other = connect(), connect()
-    owner.channel().queue_declare(queue, exclusive=True)
-    owner.close()
-    with pytest.raises(ChannelClosedByBroker, match="no queue"):
-        other.channel().queue_declare(queue, passive=True)
 
 
 def test_blocked_and_unblocked_callbacks_can_be_registered_and_stay_quiet_without_an_alarm(

@@ -15,7 +15,7 @@ from pika.exceptions import AMQPError, NackError
 
 from ..broker import URL_VARIABLE, Broker, WarrenProcess, wait_until
 from ..conftest import Names
-from .dialogue import Connect, channel_closed_with, drain, ready
+from .dialogue import drain
 
 DEDUP = {"x-message-deduplication": True}
 KEY = "x-deduplication-header"
@@ -57,27 +57,6 @@ def test_a_queue_takes_each_key_once(confirming: BlockingChannel, names: Names) 
     assert drain(confirming, queue) == [b"0", b"1", b"3", b"5"]
 
 
-def test_an_exchange_takes_each_key_once_for_all_its_queues(confirming: BlockingChannel, names: Names) -> None:
-    exchange, queues = names.exchange(), [names.queue(), names.queue()]
-    confirming.exchange_declare(exchange, "topic", durable=True, arguments=DEDUP | {"x-deduplication-header": "id"})
-    for queue in queues:
-        confirming.queue_declare(queue)
-        confirming.queue_bind(queue, exchange, "#")
-    for number, key in enumerate("aba"):
-        properties = BasicProperties(headers={"id": key})
-        confirming.basic_publish(exchange, "k", b"%d" % number, properties, mandatory=True)
-    assert [drain(confirming, queue) for queue in queues] == [[b"0", b"1"]] * 2
-
-
-def test_a_producer_may_send_again_what_it_is_not_sure_of(confirming: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    declare(confirming, queue)
-    for sequence in (1, 2, 3, 2, 3, 4):
-        confirming.basic_publish("", queue, b"%d" % sequence, numbered("p", sequence))
-    confirming.basic_publish("", queue, b"other", numbered("q", 1))
-    assert drain(confirming, queue) == [b"1", b"2", b"3", b"4", b"other"]
-
-
 def test_what_was_nacked_is_taken_when_it_comes_again(confirming: BlockingChannel, names: Names) -> None:
     queue = names.queue()
     declare(confirming, queue, max_length=1, overflow="reject-publish")
@@ -88,53 +67,6 @@ def test_what_was_nacked_is_taken_when_it_comes_again(confirming: BlockingChanne
     confirming.basic_publish("", queue, b"3", keyed("b"))
     confirming.basic_publish("", queue, b"4", keyed("b"))
     assert drain(confirming, queue) == [b"3"]
-
-
-def test_a_key_is_free_again_after_its_time(confirming: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    declare(confirming, queue, cache_ttl=200)
-
-    def is_taken() -> bool:
-        confirming.basic_publish("", queue, b"x", keyed("a"))
-        return ready(confirming, queue) == 2
-
-    confirming.basic_publish("", queue, b"x", keyed("a"))
-    wait_until(is_taken, "the key to be forgotten")
-
-
-def test_a_transaction_is_looked_at_when_it_is_committed(connect: Connect, names: Names) -> None:
-    channel = connect().channel()
-    queue = names.queue()
-    declare(channel, queue)
-    channel.tx_select()
-    channel.basic_publish("", queue, b"1", keyed("a"))
-    channel.tx_rollback()
-    for body in (b"2", b"3"):
-        channel.basic_publish("", queue, body, keyed("a"))
-    channel.tx_commit()
-    assert drain(connect().channel(), queue) == [b"2"]
-
-
-def test_a_retry_over_a_queue_with_a_ttl_comes_back(confirming: BlockingChannel, names: Names) -> None:
-    queue, wait = names.queue(), names.queue("wait")
-    declare(confirming, queue, dead_letter_exchange="", dead_letter_routing_key=wait)
-    back = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue, "x-message-ttl": 20}
-    confirming.queue_declare(wait, arguments=back)
-    confirming.basic_publish("", queue, b"1", keyed("a"))
-    method, _, _ = confirming.basic_get(queue)
-    assert method is not None
-    assert method.delivery_tag is not None
-    confirming.basic_reject(method.delivery_tag, requeue=False)
-    wait_until(lambda: ready(confirming, queue) == 1, "the message to come back")
-    confirming.basic_publish("", queue, b"2", keyed("a"))
-    assert drain(confirming, queue) == [b"1"]
-
-
-def test_bad_arguments_of_an_exchange_are_refused(connect: Connect, broker: Broker, names: Names) -> None:
-    name = names.exchange()
-    text = f"PRECONDITION_FAILED - invalid arg 'x-cache-ttl' for {broker.exchange(name)}: {{value_zero,0}}"
-    with channel_closed_with(406, text):
-        connect().channel().exchange_declare(name, "direct", arguments=DEDUP | {"x-cache-ttl": 0})
 
 
 # --- kill -9 ----------------------------------------------------------------------------------------------------------

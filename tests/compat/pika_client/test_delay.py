@@ -15,7 +15,7 @@ from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, Unroutab
 
 from ..broker import Broker
 from ..conftest import Names
-from .dialogue import Connect, Inbox, channel_closed_with, get, round_trip
+from .dialogue import Connect, Inbox, get
 
 # A later publish has to arrive before the end of a message's delay: the test may stand still for that long.
 SHORT_MS = 500
@@ -75,17 +75,6 @@ def test_messages_come_in_the_order_of_their_delays(channel: BlockingChannel, qu
     ]
 
 
-def test_a_time_to_deliver_at_and_a_delay_stand_for_the_same(channel: BlockingChannel, queue: str) -> None:
-    inbox = Inbox(channel)
-    at_ms = int(time.time() * 1000) + LONG_MS
-    channel.basic_publish("", queue, b"at", BasicProperties(headers={"x-deliver-at": at_ms}))
-    channel.basic_publish("", queue, b"delay", delayed(SHORT_MS))
-    channel.basic_publish("", queue, b"past", BasicProperties(headers={"x-deliver-at": 1}))
-    inbox.consume(queue, auto_ack=True)
-    inbox.wait_for(3)
-    assert inbox.bodies == [b"past", b"delay", b"at"]
-
-
 def test_a_task_for_next_year_is_held_and_goes_with_its_queue(channel: BlockingChannel, queue: str) -> None:
     channel.confirm_delivery()
     eta_ms = int(time.time() * 1000) + YEAR_MS
@@ -98,24 +87,6 @@ def test_a_task_for_next_year_is_held_and_goes_with_its_queue(channel: BlockingC
     assert channel.queue_declare(queue, passive=True).method.message_count == 0
     assert channel.queue_purge(queue).method.message_count == 0
     channel.queue_delete(queue)
-
-
-def test_more_than_ten_years_are_refused(connect: Connect, queue: str) -> None:
-    channel = connect().channel()
-    text = "PRECONDITION_FAILED - delay of 315360000001 ms is more than 315360000000 ms"
-    with channel_closed_with(406, text):
-        channel.basic_publish("", queue, b"", delayed(10 * YEAR_MS + 1))
-        round_trip(channel)
-
-
-@pytest.mark.parametrize("value", ["tomorrow", [SHORT_MS], {"ms": SHORT_MS}, None, True])
-def test_what_is_no_number_does_not_delay(channel: BlockingChannel, queue: str, value: Any) -> None:
-    inbox = Inbox(channel)
-    channel.basic_publish("", queue, b"first", delayed(value))
-    channel.basic_publish("", queue, b"second")
-    inbox.consume(queue, auto_ack=True)
-    inbox.wait_for(2)
-    assert inbox.bodies == [b"first", b"second"]
 
 
 # delayed message exchanges
@@ -175,16 +146,3 @@ def test_a_delayed_exchange_behind_another_one(exchange: tuple[BlockingChannel, 
         (b"now", source),
         (b"later", source),
     ]
-
-
-@pytest.mark.parametrize("kind", [None, 5, "x-delayed-message"])
-def test_a_type_that_cannot_be_delayed_is_refused(
-    exchange: tuple[BlockingChannel, str], connect: Connect, names: Names, kind: Any
-) -> None:
-    channel = connect().channel()
-    text = "PRECONDITION_FAILED - Invalid argument, 'x-delayed-type' must be an existing exchange type"
-    if kind == "x-delayed-message":
-        text = "PRECONDITION_FAILED - Invalid argument, 'x-delayed-message' can't be used for 'x-delayed-type'"
-    arguments = {} if kind is None else {"x-delayed-type": kind}
-    with channel_closed_with(406, text):
-        channel.exchange_declare(names.exchange(), "x-delayed-message", arguments=arguments)

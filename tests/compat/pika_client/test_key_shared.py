@@ -10,7 +10,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from ..broker import Broker
 from ..conftest import Names
-from .dialogue import Connect, Inbox, channel_closed_with, drain, get, pump, ready, settle, wait_for_ready
+from .dialogue import Connect, Inbox, pump, ready
 
 
 @pytest.fixture(autouse=True)
@@ -56,22 +56,6 @@ def test_the_routing_key_is_the_key_where_no_header_is_named(channel: BlockingCh
         channel.basic_publish(exchange, f"order.{number % 2}", str(number).encode())
     pump(channel.connection, lambda: len(one.bodies) + len(two.bodies) == 6, "six deliveries")
     assert sorted([one.bodies, two.bodies]) == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
-
-
-def test_a_worker_that_hangs_holds_up_its_customers_only(
-    channel: BlockingChannel, connect: Connect, names: Names
-) -> None:
-    queue = declare(channel, names)
-    hanging, stuck = worker(connect, queue, 1)
-    publish(channel, queue, "ada-1")
-    stuck.wait_for(1)
-    _, inbox = worker(connect, queue, 10)
-    publish(channel, queue, "ada-2", "bob-1", "ada-3", "cyd-1", "bob-2")
-    inbox.wait_for(3)
-    assert inbox.bodies == [b"bob-1", b"cyd-1", b"bob-2"]
-    wait_for_ready(channel, queue, 2)
-    settle(hanging, queue)
-    assert stuck.bodies == [b"ada-1"]
 
 
 def test_workers_come_and_go_and_every_customer_is_served_in_order(
@@ -121,51 +105,3 @@ def test_workers_come_and_go_and_every_customer_is_served_in_order(
                 left -= count
     assert dict(done) == {customer: list(range(total)) for customer in customers}
     assert ready(channel, queue) == 0
-
-
-def test_a_rejected_message_comes_before_the_later_ones(channel: BlockingChannel, names: Names) -> None:
-    queue = declare(channel, names)
-    channel.basic_qos(prefetch_count=1)
-    inbox = Inbox(channel)
-    inbox.consume(queue)
-    publish(channel, queue, "ada-1", "ada-2")
-    inbox.wait_for(1)
-    channel.basic_reject(inbox.tags[0], requeue=True)
-    inbox.wait_for(2)
-    channel.basic_ack(inbox.tags[1])
-    inbox.wait_for(3)
-    assert inbox.bodies == [b"ada-1", b"ada-1", b"ada-2"]
-    assert [delivery.method.redelivered for delivery in inbox.deliveries] == [False, True, False]
-
-
-def test_gets_pass_over_customers_that_are_being_served(
-    channel: BlockingChannel, connect: Connect, names: Names
-) -> None:
-    queue = declare(channel, names)
-    publish(channel, queue, "ada-1", "ada-2", "bob-1")
-    wait_for_ready(channel, queue, 3)
-    assert get(channel, queue)[2] == b"ada-1"
-    other = connect().channel()
-    assert drain(other, queue) == [b"bob-1"]
-    assert get(channel, queue)[2] == b"ada-2"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"max_priority": 3}, '"not with x-max-priority, which lets messages overtake others of their key"'),
-        (
-            {"single_active_consumer": True},
-            '"not with x-single-active-consumer, which leaves one consumer for all keys"',
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_refused(
-    connect: Connect, names: Names, broker: Broker, arguments: dict[str, object], reason: str
-) -> None:
-    channel = connect().channel()
-    queue = names.unused()
-    text = f"PRECONDITION_FAILED - invalid arg 'x-key-shared' for {broker.queue(queue)}: {reason}"
-    more = {"x-" + name.replace("_", "-"): value for name, value in arguments.items()}
-    with channel_closed_with(406, text):
-        channel.queue_declare(queue, durable=True, arguments={"x-key-shared": True} | more)

@@ -1,15 +1,14 @@
-"""basic.publish and basic.return: bodies, properties and field tables unchanged, returns, and every refusal."""
+"""basic.publish and basic.return: bodies, properties and field tables unchanged as pika writes and reads them."""
 
 from __future__ import annotations
 
 import datetime
 import decimal
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from pika import BasicProperties, spec
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import UnroutableError
 
 from ..broker import Broker
 from ..conftest import Names
@@ -17,14 +16,10 @@ from .dialogue import (
     Connect,
     Inbox,
     channel_closed_with,
-    connection_closed_with,
-    drain,
     emptied,
     get,
     pump,
     round_trip,
-    send_method,
-    until_closed,
 )
 
 # bodies
@@ -49,15 +44,6 @@ def test_a_large_message_of_many_frames_reaches_a_consumer(connect: Connect, nam
     assert len(body) == 8 * 1024 * 1024
     sender.basic_publish("", queue, body)
     assert inbox.wait_for(1)[0].body == body
-
-
-def test_empty_and_full_bodies_alternate_without_mixing(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    bodies = [b"" if number % 2 else b"%d" % number for number in range(100)]
-    for body in bodies:
-        channel.basic_publish("", queue, body)
-    assert drain(channel, queue) == bodies
 
 
 def test_one_publisher_on_one_channel_is_delivered_in_order(connect: Connect, names: Names) -> None:
@@ -111,36 +97,11 @@ def test_all_fourteen_properties_arrive_together(channel: BlockingChannel, names
     assert sent_and_received(channel, queue, properties) == properties
 
 
-@pytest.mark.parametrize("name", PROPERTIES)
-def test_one_property_arrives_alone(channel: BlockingChannel, names: Names, broker: Broker, name: str) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    properties = BasicProperties(**user_id_of(broker, {name: PROPERTIES[name]}))
-    assert sent_and_received(channel, queue, properties) == properties
-
-
-def test_no_properties_stay_no_properties(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    assert sent_and_received(channel, queue, BasicProperties()) == BasicProperties()
-
-
 def test_empty_values_are_not_absent_values(channel: BlockingChannel, names: Names) -> None:
     queue = names.queue()
     channel.queue_declare(queue)
     properties = BasicProperties(headers={}, correlation_id="", priority=0, timestamp=0, type="", app_id="")
     assert sent_and_received(channel, queue, properties) == properties
-
-
-@pytest.mark.parametrize("delivery_mode", [1, 2])
-@pytest.mark.parametrize("durable", [False, True])
-def test_delivery_mode_is_kept_whatever_the_queue(
-    channel: BlockingChannel, names: Names, delivery_mode: Literal[1, 2], durable: bool
-) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue, durable=durable)
-    received = sent_and_received(channel, queue, BasicProperties(delivery_mode=delivery_mode))
-    assert received.delivery_mode == delivery_mode
 
 
 FIELD_VALUES: dict[str, Any] = {
@@ -167,14 +128,6 @@ FIELD_VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", FIELD_VALUES)
-def test_a_field_table_value_arrives_unchanged(channel: BlockingChannel, names: Names, name: str) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    received = sent_and_received(channel, queue, BasicProperties(headers={name: FIELD_VALUES[name]}))
-    assert received.headers == {name: FIELD_VALUES[name]}
-
-
 def test_a_table_of_all_kinds_arrives_in_the_order_sent(channel: BlockingChannel, names: Names) -> None:
     queue = names.queue()
     channel.queue_declare(queue)
@@ -188,15 +141,6 @@ def test_a_header_table_of_many_frames_worth_is_kept(channel: BlockingChannel, n
     channel.queue_declare(queue)
     headers = {f"header {number}": "x" * 50 for number in range(1500)}
     assert sent_and_received(channel, queue, BasicProperties(headers=headers)).headers == headers
-
-
-def test_a_nested_table_is_kept(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    nested: dict[str, Any] = {"innermost": [1, None, "x"]}
-    for _ in range(12):
-        nested = {"table": nested, "sibling": 1}
-    assert sent_and_received(channel, queue, BasicProperties(headers=nested)).headers == nested
 
 
 @pytest.mark.parametrize("kind", ["topic", "headers"])
@@ -239,26 +183,6 @@ def test_a_mandatory_message_without_route_comes_back_whole(
     assert (received, returned_body) == (properties, body)
 
 
-def test_the_default_exchange_returns_what_has_no_queue(channel: BlockingChannel, names: Names) -> None:
-    back = returned(channel)
-    key = names.unused("queue")
-    channel.basic_publish("", key, b"x", mandatory=True)
-    pump(channel.connection, lambda: len(back) == 1, "the message to come back")
-    assert (back[0][0].exchange, back[0][0].routing_key) == ("", key)
-
-
-def test_only_what_is_mandatory_and_unroutable_comes_back(channel: BlockingChannel, names: Names) -> None:
-    back = returned(channel)
-    queue = names.queue()
-    channel.queue_declare(queue)
-    channel.basic_publish("", queue, b"routed", mandatory=True)
-    channel.basic_publish("", names.unused(), b"dropped", mandatory=False)
-    channel.basic_publish("", names.unused(), b"back", mandatory=True)
-    round_trip(channel)
-    channel.connection.process_data_events(time_limit=0)
-    assert [body for _, _, body in back] == [b"back"]
-
-
 def test_a_returned_message_keeps_its_copies_and_hides_its_blind_copies(channel: BlockingChannel, names: Names) -> None:
     back = returned(channel)
     headers: dict[str, Any] = {"BCC": [names.unused("blind")], "CC": [names.unused("copy")]}
@@ -267,71 +191,7 @@ def test_a_returned_message_keeps_its_copies_and_hides_its_blind_copies(channel:
     assert back[0][1].headers == {"CC": headers["CC"]}
 
 
-def test_a_route_through_the_alternate_exchange_counts_as_routed(channel: BlockingChannel, names: Names) -> None:
-    exchange, spare, queue = names.exchange(), names.exchange(), names.queue()
-    channel.exchange_declare(spare, "fanout")
-    channel.exchange_declare(exchange, "direct", arguments={"alternate-exchange": spare})
-    channel.confirm_delivery()
-    with pytest.raises(UnroutableError):
-        channel.basic_publish(exchange, "k", b"nowhere", mandatory=True)
-    channel.queue_declare(queue)
-    channel.queue_bind(queue, spare)
-    channel.basic_publish(exchange, "k", b"caught", mandatory=True)
-    assert drain(channel, queue) == [b"caught"]
-
-
 # refusals
-
-
-def test_publishing_to_a_missing_exchange_is_404(channel: BlockingChannel, names: Names, broker: Broker) -> None:
-    exchange = names.unused()
-    with channel_closed_with(404, f"NOT_FOUND - no {broker.exchange(exchange)}"):
-        channel.basic_publish(exchange, "k", b"x")
-        round_trip(channel)
-
-
-def test_immediate_is_not_implemented(connect: Connect) -> None:
-    connection = connect()
-    channel = connection.channel()
-    with connection_closed_with(540, "NOT_IMPLEMENTED - immediate=true"):
-        send_method(channel, spec.Basic.Publish(routing_key="q", immediate=True), (BasicProperties(), b"now"))
-        until_closed(connection)
-
-
-def test_somebody_elses_user_id_is_refused(channel: BlockingChannel, names: Names, broker: Broker) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    text = f"user_id property set to 'mallory' but authenticated user was '{broker.username}'"
-    with channel_closed_with(406, f"PRECONDITION_FAILED - {text}"):
-        channel.basic_publish("", queue, b"x", BasicProperties(user_id="mallory"))
-        round_trip(channel)
-
-
-def test_ones_own_user_id_is_accepted_and_kept(channel: BlockingChannel, names: Names, broker: Broker) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    assert sent_and_received(channel, queue, BasicProperties(user_id=broker.username)).user_id == broker.username
-
-
-@pytest.mark.parametrize(
-    ("expiration", "reason"),
-    [
-        ("", "no_integer"),
-        ("soon", "no_integer"),
-        ("1.5", '{leftover_string,".5"}'),
-        ("5s", '{leftover_string,"s"}'),
-        ("-1", "{value_negative,-1}"),
-        ("315360000001", "{value_too_large,315360000001}"),
-    ],
-)
-def test_an_expiration_that_is_no_number_of_milliseconds_is_refused(
-    channel: BlockingChannel, names: Names, expiration: str, reason: str
-) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    with channel_closed_with(406, f"PRECONDITION_FAILED - invalid expiration '{expiration}': {reason}"):
-        channel.basic_publish("", queue, b"x", BasicProperties(expiration=expiration))
-        round_trip(channel)
 
 
 def test_a_refused_publish_leaves_nothing_in_the_queue(connect: Connect, names: Names, broker: Broker) -> None:

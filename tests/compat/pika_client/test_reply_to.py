@@ -1,4 +1,4 @@
-"""Direct reply-to: amq.rabbitmq.reply-to as requester, responder and as a mistake."""
+"""Direct reply-to: amq.rabbitmq.reply-to as requester and responder."""
 
 from __future__ import annotations
 
@@ -60,20 +60,6 @@ def test_a_request_is_answered_without_a_reply_queue(connect: Connect, names: Na
         assert answer.method.exchange == ""
 
 
-def test_the_responder_sees_an_opaque_address_of_the_requester(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    Inbox(channel).consume(REPLY_TO, auto_ack=True)
-    for _ in range(2):
-        channel.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
-    addresses = {get(channel, queue, auto_ack=True)[1].reply_to for _ in range(2)}
-    assert len(addresses) == 1
-    address = addresses.pop()
-    assert address is not None
-    assert address.startswith(REPLY_TO + ".")
-    assert len(address) > len(REPLY_TO) + 8
-
-
 def test_a_live_address_can_be_declared_and_a_dead_one_is_404(connect: Connect, names: Names, broker: Broker) -> None:
     queue = names.queue()
     requester = connect()
@@ -101,23 +87,6 @@ def reply_mandatory(channel: BlockingChannel, address: str, body: bytes, *, retu
         channel.basic_publish("", address, body, properties, mandatory=True)
 
 
-def test_replies_to_a_requester_that_is_gone_vanish(connect: Connect, names: Names, broker: Broker) -> None:
-    queue = names.queue()
-    requester = connect()
-    client, server = requester.channel(), connect().channel()
-    client.queue_declare(queue)
-    Inbox(client).consume(REPLY_TO, auto_ack=True)
-    client.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
-    round_trip(client)
-    address = get(server, queue, auto_ack=True)[1].reply_to
-    assert address is not None
-    requester.close()
-    server.confirm_delivery()
-    server.basic_publish("", address, b"too late")
-    # from 4.2 on RabbitMQ takes every reply address for a route
-    reply_mandatory(server, address, b"too late and mandatory", returned=broker.older_than(4, 2))
-
-
 def test_a_mandatory_reply_reaches_a_living_requester_once(connect: Connect, names: Names, broker: Broker) -> None:
     queue = names.queue()
     client, server = connect().channel(), connect().channel()
@@ -140,38 +109,6 @@ def test_a_mandatory_reply_reaches_a_living_requester_once(connect: Connect, nam
     assert len(inbox.deliveries) == 1
 
 
-def test_a_reply_consumer_may_not_acknowledge(channel: BlockingChannel) -> None:
-    with channel_closed_with(406, "PRECONDITION_FAILED - reply consumer cannot acknowledge"):
-        Inbox(channel).consume(REPLY_TO, auto_ack=False)
-
-
-def test_one_reply_consumer_per_channel(channel: BlockingChannel) -> None:
-    Inbox(channel).consume(REPLY_TO, auto_ack=True)
-    with channel_closed_with(406, "PRECONDITION_FAILED - reply consumer already set"):
-        Inbox(channel).consume(REPLY_TO, auto_ack=True)
-
-
-def test_a_request_needs_a_reply_consumer_on_its_own_channel(connect: Connect, names: Names) -> None:
-    connection = connect()
-    other, channel = connection.channel(), connection.channel()
-    queue = names.queue()
-    channel.queue_declare(queue)
-    Inbox(other).consume(REPLY_TO, auto_ack=True)
-    with channel_closed_with(406, "PRECONDITION_FAILED - fast reply consumer does not exist"):
-        channel.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
-        round_trip(channel)
-
-
-def test_a_cancelled_reply_consumer_is_gone(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    inbox = Inbox(channel)
-    channel.basic_cancel(inbox.consume(REPLY_TO, auto_ack=True))
-    with channel_closed_with(406, "PRECONDITION_FAILED - fast reply consumer does not exist"):
-        channel.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
-        round_trip(channel)
-
-
 def test_a_reply_consumer_can_follow_a_cancelled_one(channel: BlockingChannel, names: Names) -> None:
     queue = names.queue()
     channel.queue_declare(queue)
@@ -180,10 +117,3 @@ def test_a_reply_consumer_can_follow_a_cancelled_one(channel: BlockingChannel, n
     Inbox(channel).consume(REPLY_TO, auto_ack=True)
     channel.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
     assert drain(channel, queue) == [b"?"]
-
-
-def test_other_reply_addresses_are_left_alone(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    channel.basic_publish("", queue, b"?", BasicProperties(reply_to="my own queue"))
-    assert get(channel, queue, auto_ack=True)[1].reply_to == "my own queue"

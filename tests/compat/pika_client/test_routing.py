@@ -14,64 +14,7 @@ from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker
 
 from ..broker import Broker
 from ..conftest import Names
-from .dialogue import Connect, channel_closed_with, drain, emptied, get, round_trip
-
-# default exchange
-
-
-def test_the_default_exchange_routes_by_queue_name(channel: BlockingChannel, names: Names) -> None:
-    first, second = names.queue(), names.queue()
-    channel.queue_declare(first)
-    channel.queue_declare(second)
-    channel.basic_publish("", first, b"to the first")
-    channel.basic_publish("", second, b"to the second")
-    channel.basic_publish("", names.unused(), b"to nobody")
-    assert drain(channel, first) == [b"to the first"]
-    assert drain(channel, second) == [b"to the second"]
-
-
-# direct and fanout
-
-
-def test_a_direct_exchange_compares_whole_keys(channel: BlockingChannel, names: Names) -> None:
-    exchange, queue = names.exchange(), names.queue()
-    channel.exchange_declare(exchange, "direct")
-    channel.queue_declare(queue)
-    for key in ("red", "", "a.*", "#", "Ünïcode ✓"):
-        channel.queue_bind(queue, exchange, key)
-    for key in ("red", "RED", "re", "", "redd", "a.b", "a.*", "#", "Ünïcode ✓"):
-        channel.basic_publish(exchange, key, key.encode())
-    assert drain(channel, queue) == [b"red", b"", b"a.*", b"#", "Ünïcode ✓".encode()]
-
-
-def test_a_direct_exchange_delivers_to_every_queue_of_a_key_and_once_to_each(
-    channel: BlockingChannel, names: Names
-) -> None:
-    exchange = names.exchange()
-    queues = [names.queue() for _ in range(3)]
-    channel.exchange_declare(exchange, "direct")
-    for queue in queues:
-        channel.queue_declare(queue)
-        channel.queue_bind(queue, exchange, "all")
-        channel.queue_bind(queue, exchange, "all", {"another": "binding"})
-    channel.queue_bind(queues[0], exchange, "one")
-    channel.basic_publish(exchange, "all", b"all")
-    channel.basic_publish(exchange, "one", b"one")
-    assert [drain(channel, queue) for queue in queues] == [[b"all", b"one"], [b"all"], [b"all"]]
-
-
-def test_a_fanout_exchange_ignores_keys_and_headers(channel: BlockingChannel, names: Names) -> None:
-    exchange = names.exchange()
-    queues = [names.queue() for _ in range(10)]
-    channel.exchange_declare(exchange, "fanout")
-    for number, queue in enumerate(queues):
-        channel.queue_declare(queue)
-        channel.queue_bind(queue, exchange, f"key {number}", {"x-match": "any"})
-    channel.basic_publish(exchange, "whatever", b"for all", BasicProperties(headers={"a": 1}))
-    assert all(drain(channel, queue) == [b"for all"] for queue in queues)
-
-
-# topic
+from .dialogue import Connect, drain, emptied, get
 
 # an empty key has no words; between two dots there is an empty word
 TOPICS = [
@@ -120,20 +63,6 @@ TOPICS = [
 ]
 
 
-def test_topic_patterns_match_as_in_rabbitmq(channel: BlockingChannel, names: Names) -> None:
-    exchange, queue = names.exchange(), names.queue()
-    channel.exchange_declare(exchange, "topic")
-    channel.queue_declare(queue)
-    mistaken = []
-    for pattern, key, expected in TOPICS:
-        channel.queue_bind(queue, exchange, pattern)
-        channel.basic_publish(exchange, key, b"x")
-        channel.queue_unbind(queue, exchange, pattern)
-        if bool(drain(channel, queue)) is not expected:
-            mistaken.append((pattern, key, expected))
-    assert mistaken == []
-
-
 def test_all_topic_patterns_together_route_each_key_to_the_right_queues(channel: BlockingChannel, names: Names) -> None:
     exchange = names.exchange()
     channel.exchange_declare(exchange, "topic")
@@ -146,21 +75,6 @@ def test_all_topic_patterns_together_route_each_key_to_the_right_queues(channel:
         counts = {other: emptied(channel, queue) for other, queue in queues.items()}
         assert max(counts.values()) <= 1, f"{key!r} came twice"
         assert (counts[pattern] == 1) is expected, (pattern, key)
-
-
-def test_overlapping_topic_bindings_of_one_queue_deliver_once(channel: BlockingChannel, names: Names) -> None:
-    exchange, queue = names.exchange(), names.queue()
-    channel.exchange_declare(exchange, "topic")
-    channel.queue_declare(queue)
-    for pattern in ("#", "a.#", "*.b", "a.b", "#.b"):
-        channel.queue_bind(queue, exchange, pattern)
-    channel.basic_publish(exchange, "a.b", b"once")
-    assert drain(channel, queue) == [b"once"]
-    for pattern in ("#", "a.#", "*.b", "#.b"):
-        channel.queue_unbind(queue, exchange, pattern)
-    channel.basic_publish(exchange, "a.b", b"still")
-    channel.basic_publish(exchange, "a.c", b"no more")
-    assert drain(channel, queue) == [b"still"]
 
 
 # headers
@@ -213,17 +127,6 @@ def test_headers_exchange(
     assert bool(drain(channel, queue)) is matches
 
 
-def test_integers_of_different_width_are_equal_headers(channel: BlockingChannel, names: Names) -> None:
-    from pika.compat import long  # pika writes this one with 64 bits
-
-    exchange, queue = names.exchange(), names.queue()
-    channel.exchange_declare(exchange, "headers")
-    channel.queue_declare(queue)
-    channel.queue_bind(queue, exchange, "", {"a": 5})
-    channel.basic_publish(exchange, "", b"x", BasicProperties(headers={"a": long(5)}))
-    assert drain(channel, queue) == [b"x"]
-
-
 def test_a_string_and_its_octets_are_equal_headers(channel: BlockingChannel, names: Names) -> None:
     exchange, queue = names.exchange(), names.queue()
     channel.exchange_declare(exchange, "headers")
@@ -231,24 +134,6 @@ def test_a_string_and_its_octets_are_equal_headers(channel: BlockingChannel, nam
     channel.queue_bind(queue, exchange, "", {"a": "text"})
     channel.basic_publish(exchange, "", b"x", BasicProperties(headers={"a": b"text"}))
     assert drain(channel, queue) == [b"x"]
-
-
-def test_one_message_takes_each_queue_of_a_headers_exchange_once(channel: BlockingChannel, names: Names) -> None:
-    exchange, queue = names.exchange(), names.queue()
-    channel.exchange_declare(exchange, "headers")
-    channel.queue_declare(queue)
-    channel.queue_bind(queue, exchange, "", {"x-match": "any", "a": 1})
-    channel.queue_bind(queue, exchange, "", {"x-match": "any", "b": 2})
-    channel.basic_publish(exchange, "", b"once", BasicProperties(headers={"a": 1, "b": 2}))
-    assert drain(channel, queue) == [b"once"]
-
-
-def test_an_x_match_of_no_known_form_is_refused(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    text = 'Invalid x-match field value <<"most">>; expected all, any, all-with-x, or any-with-x'
-    with channel_closed_with(406, f"PRECONDITION_FAILED - {text}"):
-        channel.queue_bind(queue, "amq.headers", "", {"x-match": "most", "a": 1})
 
 
 # CC and BCC
@@ -264,38 +149,6 @@ def test_cc_and_bcc_add_routing_keys_and_bcc_is_taken_out(channel: BlockingChann
         method, properties, body = get(channel, queue, auto_ack=True)
         assert (method.routing_key, body) == (to, b"x")
         assert properties.headers == {"CC": [copy], "other": 1}
-
-
-@pytest.mark.parametrize("kind", ["direct", "topic"])
-def test_cc_and_bcc_work_for_named_exchanges_and_deliver_once(
-    channel: BlockingChannel, names: Names, kind: str
-) -> None:
-    exchange, queue = names.exchange(), names.queue()
-    channel.exchange_declare(exchange, kind)
-    channel.queue_declare(queue)
-    channel.queue_bind(queue, exchange, "a")
-    channel.queue_bind(queue, exchange, "b")
-    every: list[dict[str, Any]] = [{"CC": ["a", "b"]}, {"BCC": ["b"]}, {"CC": ["a"], "BCC": ["b"]}]
-    for headers in every:
-        channel.basic_publish(exchange, "neither", b"once", BasicProperties(headers=headers))
-    assert drain(channel, queue) == [b"once"] * 3
-
-
-def test_items_of_cc_that_are_no_strings_are_ignored(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    channel.basic_publish("", names.unused(), b"x", BasicProperties(headers={"CC": [1, queue, None]}))
-    assert drain(channel, queue) == [b"x"]
-
-
-@pytest.mark.parametrize("header", ["CC", "BCC"])
-def test_cc_and_bcc_must_be_arrays(channel: BlockingChannel, names: Names, header: str) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    text = f'PRECONDITION_FAILED - invalid message: {{unacceptable_type_in_header,"{header}",longstr}}'
-    with channel_closed_with(406, text):
-        channel.basic_publish("", queue, b"x", BasicProperties(headers={header: "not an array"}))
-        round_trip(channel)
 
 
 # types that are plugins of RabbitMQ and part of Warren
@@ -339,97 +192,6 @@ def test_consistent_hash_sends_each_key_to_one_queue_and_always_the_same(
     assert all(set(Counter(bodies).values()) == {2} for bodies in received)
 
 
-def test_consistent_hash_shares_by_weight(connect: Connect, broker: Broker, names: Names) -> None:
-    channel, exchange = plugin_exchange(connect, broker, names, "x-consistent-hash")
-    light, heavy = bound_queues(channel, names, exchange, ["1", "9"])
-    for number in range(1000):
-        channel.basic_publish(exchange, str(number), b"")
-    counts = emptied(channel, light), emptied(channel, heavy)
-    assert sum(counts) == 1000
-    assert counts[1] > 2 * counts[0]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "properties"),
-    [
-        ({"hash-header": "customer"}, lambda value: BasicProperties(headers={"customer": value})),
-        ({"hash-property": "message_id"}, lambda value: BasicProperties(message_id=value)),
-        ({"hash-property": "correlation_id"}, lambda value: BasicProperties(correlation_id=value)),
-        ({"hash-property": "timestamp"}, lambda value: BasicProperties(timestamp=int(value))),
-    ],
-    ids=["header", "message_id", "correlation_id", "timestamp"],
-)
-def test_consistent_hash_can_hash_a_header_or_a_property(
-    connect: Connect, broker: Broker, names: Names, arguments: dict[str, Any], properties: Any
-) -> None:
-    channel, exchange = plugin_exchange(connect, broker, names, "x-consistent-hash", arguments)
-    queues = bound_queues(channel, names, exchange, ["5"] * 3)
-    for round_number in range(3):
-        for value in range(60):
-            channel.basic_publish(exchange, f"key {round_number}", b"%d" % value, properties(str(value)))
-    received = [drain(channel, queue) for queue in queues]
-    assert sum(len(bodies) for bodies in received) == 180
-    assert all(set(Counter(bodies).values()) == {3} for bodies in received if bodies)
-    assert sum(bool(bodies) for bodies in received) > 1
-
-
-def test_consistent_hash_refuses_two_sources_of_the_hash(connect: Connect, broker: Broker, names: Names) -> None:
-    plugin_exchange(connect, broker, names, "x-consistent-hash")
-    text = "PRECONDITION_FAILED - hash-header and hash-property are mutually exclusive"
-    both = {"hash-header": "h", "hash-property": "message_id"}
-    with channel_closed_with(406, text):
-        connect().channel().exchange_declare(names.exchange(), "x-consistent-hash", arguments=both)
-
-
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [
-        ("0", "The binding key must be greater than 0"),
-        ("-3", "The binding key must be greater than 0"),
-        ("many", 'The binding key must be an integer: <<"many">>'),
-    ],
-)
-def test_consistent_hash_refuses_a_binding_key_that_is_no_weight(
-    connect: Connect, broker: Broker, names: Names, key: str, text: str
-) -> None:
-    channel, exchange = plugin_exchange(connect, broker, names, "x-consistent-hash")
-    queue = names.queue()
-    channel.queue_declare(queue)
-    with channel_closed_with(406, f"PRECONDITION_FAILED - {text}"):
-        channel.queue_bind(queue, exchange, key)
-
-
-def test_consistent_hash_moves_keys_away_from_an_unbound_queue(connect: Connect, broker: Broker, names: Names) -> None:
-    channel, exchange = plugin_exchange(connect, broker, names, "x-consistent-hash")
-    first, second = bound_queues(channel, names, exchange, ["3", "3"])
-    channel.queue_unbind(first, exchange, "3")
-    for number in range(50):
-        channel.basic_publish(exchange, str(number), b"")
-    assert (emptied(channel, first), emptied(channel, second)) == (0, 50)
-
-
-def test_random_picks_one_queue_per_message(connect: Connect, broker: Broker, names: Names) -> None:
-    channel, exchange = plugin_exchange(connect, broker, names, "x-random")
-    queues = bound_queues(channel, names, exchange, ["any", "key", "counts"])
-    for _ in range(300):
-        channel.basic_publish(exchange, "ignored", b"")
-    counts = [emptied(channel, queue) for queue in queues]
-    assert sum(counts) == 300
-    assert min(counts) > 0
-
-
-def test_modulus_hash_spreads_keys_and_keeps_them(connect: Connect, broker: Broker, names: Names) -> None:
-    channel, exchange = plugin_exchange(connect, broker, names, "x-modulus-hash")
-    queues = bound_queues(channel, names, exchange, ["", "", ""])
-    for _ in range(2):
-        for number in range(100):
-            channel.basic_publish(exchange, f"key {number}", b"%d" % number)
-    received = [drain(channel, queue) for queue in queues]
-    assert sum(len(bodies) for bodies in received) == 200
-    assert all(received)
-    assert all(set(Counter(bodies).values()) == {2} for bodies in received)
-
-
 def test_recent_history_gives_a_new_queue_the_last_twenty(connect: Connect, broker: Broker, names: Names) -> None:
     channel, exchange = plugin_exchange(connect, broker, names, "x-recent-history")
     (early,) = bound_queues(channel, names, exchange, [""])
@@ -438,15 +200,3 @@ def test_recent_history_gives_a_new_queue_the_last_twenty(connect: Connect, brok
     assert len(drain(channel, early)) == 30
     (late,) = bound_queues(channel, names, exchange, [""])
     assert sorted(drain(channel, late), key=int) == [b"%d" % number for number in range(10, 30)]
-
-
-def test_recent_history_length_and_no_store(connect: Connect, broker: Broker, names: Names) -> None:
-    arguments = {"x-recent-history-length": 3}
-    channel, exchange = plugin_exchange(connect, broker, names, "x-recent-history", arguments)
-    bound_queues(channel, names, exchange, [""])
-    for number in range(5):
-        channel.basic_publish(exchange, "", b"%d" % number)
-    secret = BasicProperties(headers={"x-recent-history-no-store": True})
-    channel.basic_publish(exchange, "", b"not kept", secret)
-    (late,) = bound_queues(channel, names, exchange, [""])
-    assert sorted(drain(channel, late)) == [b"2", b"3", b"4"]

@@ -1,7 +1,4 @@
-"""Single active consumer: one of many is served, the others wait; the choice of the next one.
-
-The basic claims, order of registration and inheritance of unacknowledged messages, are in test_consume.py.
-"""
+"""Single active consumer: one of many is served, the others wait; the choice of the next one."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ from .dialogue import (
     Inbox,
     channel_closed_with,
     consumers,
-    drain,
-    get,
     pump,
     ready,
     settle,
@@ -75,21 +70,6 @@ def test_waiting_consumers_are_counted(channel: BlockingChannel, names: Names) -
         assert consumers(channel, queue) == 2 - left
 
 
-def test_a_waiting_consumer_that_leaves_changes_nothing(channel: BlockingChannel, names: Names) -> None:
-    queue = single(channel, names)
-    active, second, third = Inbox(channel), Inbox(channel), Inbox(channel)
-    first_tag = active.consume(queue)
-    second_tag = second.consume(queue)
-    third.consume(queue)
-    channel.basic_cancel(second_tag)
-    publish(channel, queue, b"to the first")
-    wait_for(channel.connection, active, b"to the first")
-    channel.basic_cancel(first_tag)
-    publish(channel, queue, b"to the third")
-    wait_for(channel.connection, third, b"to the third")
-    assert second.bodies == []
-
-
 def test_who_leaves_and_comes_back_waits_behind_the_others(channel: BlockingChannel, names: Names) -> None:
     queue = single(channel, names)
     inboxes = [Inbox(channel) for _ in range(3)]
@@ -100,27 +80,6 @@ def test_who_leaves_and_comes_back_waits_behind_the_others(channel: BlockingChan
         publish(channel, queue, b"%d" % number)
         wait_for(channel.connection, inboxes[number], b"%d" % number)
         channel.basic_cancel(tags[number])
-
-
-def test_a_backlog_goes_on_where_the_active_consumer_stopped(
-    channel: BlockingChannel, names: Names, broker: Broker
-) -> None:
-    if not broker.behaves_like(3, 11):
-        pytest.skip("after a cancel RabbitMQ 3.10 serves the backlog to nobody until another consumer comes")
-    queue = single(channel, names)
-    publish(channel, queue, b"0", b"1", b"2", b"3")
-    channel.basic_qos(prefetch_count=2)
-    first, second = Inbox(channel), Inbox(channel)
-    tag = first.consume(queue)
-    second.consume(queue)
-    wait_for(channel.connection, first, b"0", b"1")
-    channel.basic_cancel(tag)
-    # the first one keeps its deliveries
-    wait_for(channel.connection, second, b"2", b"3")
-    for held in first.tags + second.tags:
-        channel.basic_ack(held)
-    settle(channel, queue)
-    assert drain(channel, queue) == []
 
 
 def test_the_successor_gets_what_was_unacknowledged_before_what_is_new(connect: Connect, names: Names) -> None:
@@ -143,51 +102,6 @@ def test_the_successor_gets_what_was_unacknowledged_before_what_is_new(connect: 
     assert [delivery.method.redelivered for delivery in two.deliveries] == [True, True, True, False]
 
 
-def test_what_the_active_consumer_rejects_comes_back_to_it(channel: BlockingChannel, names: Names) -> None:
-    queue = single(channel, names)
-    active, waiting = Inbox(channel), Inbox(channel)
-    active.consume(queue)
-    waiting.consume(queue)
-    publish(channel, queue, b"x")
-    active.wait_for(1)
-    channel.basic_reject(active.tags[0], requeue=True)
-    active.wait_for(2)
-    assert (active.bodies, waiting.bodies) == ([b"x", b"x"], [])
-
-
-def test_a_consumer_without_acks_can_be_the_active_one(channel: BlockingChannel, names: Names) -> None:
-    queue = single(channel, names)
-    active, waiting = Inbox(channel), Inbox(channel)
-    tag = active.consume(queue, auto_ack=True)
-    waiting.consume(queue)
-    publish(channel, queue, b"0", b"1")
-    wait_for(channel.connection, active, b"0", b"1")
-    channel.basic_cancel(tag)
-    publish(channel, queue, b"2")
-    wait_for(channel.connection, waiting, b"2")
-
-
-def test_get_is_possible_beside_the_active_consumer(channel: BlockingChannel, names: Names) -> None:
-    queue = single(channel, names)
-    channel.basic_qos(prefetch_count=1)
-    active = Inbox(channel)
-    active.consume(queue)
-    publish(channel, queue, b"consumed", b"got")
-    active.wait_for(1)
-    assert get(channel, queue, auto_ack=True)[2] == b"got"
-
-
-@pytest.mark.parametrize("others", [0, 1])
-def test_exclusive_consumption_is_refused_with_and_without_others(
-    channel: BlockingChannel, names: Names, broker: Broker, others: int
-) -> None:
-    queue = single(channel, names)
-    for _ in range(others):
-        Inbox(channel).consume(queue)
-    with channel_closed_with(403, f"ACCESS_REFUSED - {broker.queue(queue)} in exclusive use"):
-        Inbox(channel).consume(queue, exclusive=True)
-
-
 def test_an_auto_delete_queue_lives_while_anybody_waits(connect: Connect, names: Names, broker: Broker) -> None:
     watcher, channel = connect().channel(), connect().channel()
     queue = single(channel, names, auto_delete=True)
@@ -197,16 +111,6 @@ def test_an_auto_delete_queue_lives_while_anybody_waits(connect: Connect, names:
     channel.basic_cancel(tags[1])
     with channel_closed_with(404, f"NOT_FOUND - no {broker.queue(queue)}"):
         watcher.queue_declare(queue, passive=True)
-
-
-def test_a_higher_priority_does_not_depose_the_active_consumer(channel: BlockingChannel, names: Names) -> None:
-    queue = single(channel, names)
-    active, higher = Inbox(channel), Inbox(channel)
-    active.consume(queue, arguments={"x-priority": 1})
-    higher.consume(queue, arguments={"x-priority": 10})
-    publish(channel, queue, b"0", b"1")
-    wait_for(channel.connection, active, b"0", b"1")
-    assert higher.bodies == []
 
 
 def test_of_those_that_wait_the_highest_priority_is_next(channel: BlockingChannel, names: Names) -> None:
@@ -221,17 +125,6 @@ def test_of_those_that_wait_the_highest_priority_is_next(channel: BlockingChanne
     channel.basic_cancel(high_tag)
     publish(channel, queue, b"1")
     wait_for(channel.connection, low, b"1")
-
-
-def test_false_is_a_queue_like_any_other(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue, arguments={"x-single-active-consumer": False})
-    inboxes = [Inbox(channel) for _ in range(2)]
-    for inbox in inboxes:
-        inbox.consume(queue)
-    publish(channel, queue, *[b"x"] * 10)
-    pump(channel.connection, lambda: sum(len(inbox.bodies) for inbox in inboxes) == 10, "ten deliveries")
-    assert [len(inbox.bodies) for inbox in inboxes] == [5, 5]
 
 
 def test_the_order_of_messages_survives_every_change_of_hands(connect: Connect, names: Names) -> None:

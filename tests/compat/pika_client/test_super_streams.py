@@ -12,10 +12,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from ..broker import Broker, WarrenProcess
 from ..conftest import Names
-from .dialogue import Connect, Inbox, channel_closed_with, pump, tag_of
+from .dialogue import Connect, Inbox, pump, tag_of
 
 TYPE = "x-super-stream"
-STREAM = {"x-queue-type": "stream"}
 
 
 @pytest.fixture(autouse=True)
@@ -86,37 +85,6 @@ def test_messages_of_a_key_are_in_one_partition_in_order(connect: Connect, names
     assert all(bodies == sorted(bodies, key=int) for bodies in got.values())
 
 
-def test_the_declaration_may_be_repeated_but_not_with_another_number(connect: Connect, names: Names) -> None:
-    channel = connect().channel()
-    exchange, partitions = declare(channel, names)
-    for wanted in (3, True):
-        channel.exchange_declare(exchange, TYPE, durable=True, arguments={TYPE: wanted, "x-max-age": "1D"})
-    for partition in partitions:
-        channel.queue_declare(partition, durable=True, arguments=STREAM | {"x-max-age": "1D"})
-    text = f"PRECONDITION_FAILED - inequivalent arg '{TYPE}' for exchange '{exchange}' in vhost '/': "
-    with channel_closed_with(406, f"{text}received '4' but current is '3'"):
-        channel.exchange_declare(exchange, TYPE, durable=True, arguments={TYPE: 4, "x-max-age": "1D"})
-
-
-def test_a_topology_made_by_hand_is_one_too(connect: Connect, names: Names) -> None:
-    channel = connect().channel()
-    exchange = names.exchange()
-    channel.exchange_declare(exchange, "direct", durable=True, arguments={TYPE: True})
-    partitions = [names.queue(f"p{number}") for number in range(2)]
-    for number, partition in enumerate(partitions):
-        channel.queue_declare(partition, durable=True, arguments=STREAM)
-        channel.queue_bind(partition, exchange, f"key{number}", {"x-stream-partition-order": number})
-    channel.confirm_delivery()
-    for number in range(6):
-        channel.basic_publish(exchange, f"key{number % 2}", b"%d" % number, mandatory=True)
-    instances = [Instance(connect(), partitions) for _ in range(2)]
-    pump_all(instances, 6)
-    assert instances[1].got() in ({partitions[1]: [b"1", b"3", b"5"]}, {})
-    assert {body for instance in instances for bodies in instance.got().values() for body in bodies} == {
-        b"%d" % number for number in range(6)
-    }
-
-
 def test_instances_share_the_partitions_and_take_over_from_one_that_dies(connect: Connect, names: Names) -> None:
     channel = connect().channel()
     channel.confirm_delivery()
@@ -133,24 +101,6 @@ def test_instances_share_the_partitions_and_take_over_from_one_that_dies(connect
     delivered = Counter(body for each in instances for bodies in each.got().values() for body in bodies)
     assert set(delivered) == {b"%d" % number for number in range(120)}
     assert all(count >= 2 for count in delivered.values())
-
-
-def test_what_is_requeued_comes_again_and_nothing_else_does(connect: Connect, names: Names) -> None:
-    channel = connect().channel()
-    channel.confirm_delivery()
-    exchange, (partition,) = declare(channel, names, 1)
-    publish(channel, exchange, 4)
-    instance = Instance(connect(), [partition], acks=False)
-    inbox = instance.inboxes[partition]
-    inbox.wait_for(4)
-    instance.channel.basic_nack(inbox.tags[1], requeue=True)
-    again = inbox.wait_for(5)[4]
-    assert (again.body, again.method.redelivered) == (b"1", True)
-    for each in (0, 2, 3, 4):
-        instance.channel.basic_ack(inbox.tags[each])
-    publish(channel, exchange, 1)
-    assert inbox.wait_for(6)[5].body == b"0"
-    assert len(inbox.deliveries) == 6
 
 
 def test_a_super_stream_and_how_far_its_groups_came_survive_kill_9(broker: Broker, tmp_path: Path) -> None:

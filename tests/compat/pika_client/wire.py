@@ -109,13 +109,6 @@ class WireClient:
         self.send(0, spec.Connection.CloseOk())
         return close.reply_code, str(close.reply_text), (close.class_id, close.method_id)
 
-    def expect_refusal(self, code: int, text: str, failing: tuple[int, int]) -> None:
-        """Expect exactly this connection.close, or the end: before open RabbitMQ hangs up on some errors unsaid."""
-        try:
-            assert self.expect_connection_close() == (code, text, failing)
-        except Ended:
-            return
-
     def expect_channel_close(self, channel_number: int) -> Closing:
         """Return code, text and failing (class id, method id) of the channel.close, and answer it."""
         close = self.expect(spec.Channel.Close, channel_number)
