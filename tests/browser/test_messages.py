@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pika
 import pytest
@@ -114,6 +115,52 @@ def test_the_browser_shows_bodies_as_json_text_and_hex_and_takes_nothing_out(ui:
     expect(messages.nth(1).get_by_label("Body", exact=True)).to_contain_text("00 01 ff 62 69 6e")
     found = channel.basic_get("q", auto_ack=True)[0]
     assert found is not None and not found.redelivered and found.message_count == 2
+
+
+def test_dead_letters_show_why_and_when_and_are_sent_back_singly_or_all(ui: Ui, api: Api, amqp: Connect) -> None:
+    channel = amqp().channel()
+    channel.queue_declare("q")
+    channel.queue_declare("work", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
+    for number in range(4):
+        channel.basic_publish("", "work", b"letter %d" % number, pika.BasicProperties(timestamp=1_700_000_000))
+    reject_all(channel, "work", requeue=False)
+    channel.basic_publish("", "q", b"no letter", pika.BasicProperties(timestamp=1_700_000_000))
+    _visit_queue(ui, api, 5, "messages")
+    messages = ui.main.locator(".message")
+    expect(messages).to_have_count(5)
+    expect(messages.nth(0).locator(".reason")).to_have_text("rejected")
+    expect(messages.nth(0).locator(".age")).to_have_text(re.compile("ago|now"))
+    expect(messages.nth(4).locator(".reason")).to_have_text("\u2013")
+    expect(messages.nth(4).locator(".age")).to_have_text(re.compile(r"\d d .*ago"))
+    messages.nth(0).locator("summary").click()
+    expect(messages.nth(0)).to_contain_text("14 Nov 2023")
+    expect(messages.nth(0).get_by_role("link", name="work", exact=True)).to_be_visible()
+    ui.page.get_by_label("Select message 1").check()
+    ui.page.get_by_label("Select message 3").check()
+    picked = ui.page.get_by_role("group", name="With the selected messages")
+    expect(picked).to_contain_text("2 selected")
+    ui.press("Send back…", picked)
+    ui.confirm("Send back")
+    ui.noticed("Sent back 2 of 2.")
+    expect(messages).to_have_count(3)
+    expect(ui.main).not_to_contain_text("letter 1")
+    expect(ui.main).not_to_contain_text("letter 3")
+    ui.page.get_by_label("Select message 1").check()
+    ui.press("Move…", picked)
+    ui.fill(ui.dialog, queue="nowhere")
+    ui.press("Move", ui.dialog)
+    expect(ui.dialog.get_by_role("alert")).to_contain_text("nowhere")
+    ui.fill(ui.dialog, queue="work")
+    ui.confirm("Move")
+    ui.noticed("Moved 1 of 1.")
+    expect(messages).to_have_count(2)
+    ui.press("Send back…")
+    ui.confirm("Send back")
+    ui.noticed("Sent back 1 of 2.")
+    ui.noticed("Stay here, as no queue takes them: 1 message.")
+    expect(messages).to_have_count(1)
+    expect(messages).to_contain_text("no letter")
+    assert api.get(f"/queues/{q(ui.vhost)}/work")["messages"] == 4
 
 
 def test_the_browser_filters_pages_and_keeps_its_state_in_the_address(ui: Ui, api: Api, amqp: Connect) -> None:

@@ -67,6 +67,59 @@ def test_messages_move_and_a_consumer_finds_them_new_and_in_order(place: Place, 
     assert drained(channel, "to") == bodies and drained(channel, "from") == []
 
 
+def places(place: Place, queue: str, state: str, *positions: int) -> list[dict[str, int]]:
+    """Return how some messages of the queue are named in an order."""
+    found = place.api.get(f"/warren/queues/{place.v}/{queue}/messages?state={state}&count=500")["items"]
+    return [{key: found[at][key] for key in ("lane", "sequence_number") if key in found[at]} for at in positions]
+
+
+def test_only_the_named_messages_move_wherever_in_the_queue_they_are(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    channel.queue_declare("from", durable=True, arguments={"x-max-priority": 2})
+    channel.queue_declare("to")
+    channel.confirm_delivery()
+    for number in range(20):
+        properties = pika.BasicProperties(delivery_mode=2, priority=number % 2)
+        channel.basic_publish("", "from", b"%d" % number, properties)
+    # Delivered and returned: the first of each priority.
+    taken = [channel.basic_get("from")[0].delivery_tag for _ in range(11)]
+    for tag in taken:
+        channel.basic_nack(tag)
+    place.api.eventually(f"/queues/{place.v}/from", lambda it: it["messages_ready"] == 20)
+    # Priority 1 first: 1, 3 … 19, then 0, 2 … 18.
+    named = places(place, "from", "ready", 0, 9, 10, 19)
+    begun = begin(place, "from", destination={"queue": "to"}, messages=[*named, named[0]])
+    assert begun["total"] == 4
+    done = ended(place, begun)
+    assert (done["state"], done["scanned"], done["transferred"]) == ("done", 4, 4)
+    assert sorted(drained(channel, "to"), key=int) == [b"0", b"1", b"18", b"19"]
+    assert place.api.get(f"/queues/{place.v}/from")["messages"] == 16
+    again = ended(place, begin(place, "from", destination={"queue": "to"}, messages=named))
+    assert (again["state"], again["scanned"], again["transferred"]) == ("done", 0, 0), "they have left"
+
+
+def test_named_parked_messages_move_and_places_that_cannot_be_are_refused(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    arguments = {"x-delivery-limit": 0, "x-delivery-limit-action": "park"}
+    channel.queue_declare("from", durable=True, arguments=arguments)
+    channel.queue_declare("to")
+    for number in range(5):
+        channel.basic_publish("", "from", b"%d" % number, PERSISTENT)
+    for _ in range(5):
+        channel.basic_reject(channel.basic_get("from")[0].delivery_tag)
+    place.api.eventually(f"/queues/{place.v}/from", lambda it: it["messages_parked"] == 5)
+    named = places(place, "from", "parked", 1, 3)
+    stale = {"sequence_number": 10**9}
+    order = {"state": "parked", "destination": {"queue": "to"}, "messages": [*named, stale]}
+    done = ended(place, begin(place, "from", **order))
+    assert (done["state"], done["transferred"], done["total"]) == ("done", 2, 3)
+    assert drained(channel, "to") == [b"1", b"3"]
+    assert place.api.get(f"/queues/{place.v}/from")["messages_parked"] == 3
+    for wrong in ([], [stale] * 501, [{"sequence_number": -1}], [{"sequence_number": 0, "lane": 1}], [{}]):
+        status, _, _ = refused(place.api, place, "from", destination={"queue": "to"}, messages=wrong)
+        assert status == 400, wrong
+
+
 def test_copies_by_filter_and_count_go_to_an_exchange(place: Place, amqp: Connect) -> None:
     channel: Any = amqp().channel()
     bodies = fill(channel, "from", 60)

@@ -28,7 +28,7 @@ from warren.mgmt_plugin.terms import properties_to_json, table_to_json
 from warren.msgstore.log.message import Message
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.held_messages import PARKED_UNTIL, HeldMessage
-from warren.queues.lanes import DELAYED, NUMBER_MASK, PARKED, UNDELIVERED
+from warren.queues.lanes import DELAYED, LANE_SHIFT, NUMBER_MASK, PARKED, UNDELIVERED
 from warren.queues.queue import Queue
 
 STATES: Final = {"ready": None, "unacked": None, "delayed": DELAYED, "parked": PARKED, "undelivered": UNDELIVERED}
@@ -252,6 +252,11 @@ async def held_messages(settle: Callable[[], None], queue: Queue, lane: int, mos
     return found
 
 
+def _published(message: Message) -> Described:
+    """Return when a message that is not held was published, if the broker has kept that: for its time to live."""
+    return {"published_at_ms": int(message.time_ms)} if message.time_ms > 0 else {}
+
+
 def _holder(connection: Peer, channel: Session, tag: int, consumer: Any, now_s: float) -> Described:
     return {
         "connection": connection_name(connection),
@@ -298,8 +303,8 @@ class BrowsingHandlers(Handlers):
         page = _Page(call, wanted, 0 if unfiltered else wanted.offset)
         async for seen in looks(self._settle, queue, cursor):
             for each in seen:
-                lane_number = each.place & NUMBER_MASK
-                await page.add(each.message, {"sequence_number": lane_number, "redelivered": each.redelivered})
+                place: Described = {"sequence_number": each.place & NUMBER_MASK, "lane": each.place >> LANE_SHIFT}
+                await page.add(each.message, {**place, "redelivered": each.redelivered, **_published(each.message)})
                 await give_way()
                 if page.is_over():
                     break
@@ -342,7 +347,9 @@ class BrowsingHandlers(Handlers):
                 await give_way()
                 for delivery in channel.ledger.outstanding_of(queue):
                     await page.add(
-                        delivery.message, _holder(connection, channel, delivery.tag, delivery.consumer, now_s)
+                        delivery.message,
+                        _holder(connection, channel, delivery.tag, delivery.consumer, now_s)
+                        | _published(delivery.message),
                     )
                     await give_way()
                     if page.is_over():

@@ -3,9 +3,10 @@
 1. Taking a message out of its queue and giving it to the others happens in one frame of the log: after a crash a
    durable message is in exactly one place. Copying leaves the source as it was. Parked messages that are on disk only
    are read once more to be dropped: after a crash in between a message is in both places.
-2. A transfer takes the messages that wait when it begins. It runs in pieces; clients have their turns in between. A
-   message that no queue takes, because it is unroutable or refused, stays in the source. So does an expired one that
-   waits to be dropped. A refusal ends the transfer. A transfer waits while publishers have to wait.
+2. A transfer takes the messages that wait when it begins, or those of them that its order names. It runs in pieces;
+   clients have their turns in between. A message that no queue takes, because it is unroutable or refused, stays in the
+   source. So does an expired one that waits to be dropped. A refusal ends the transfer. A transfer waits while
+   publishers have to wait.
 3. Each piece, and each message in it, is published with the permissions that the user has then: to read the queue, to
    write to the exchange, and of a topic exchange the topic permission for the routing key. If the user was deleted, or
    no longer has these permissions, the transfer fails and gives the reason.
@@ -41,7 +42,7 @@ from warren.msgstore.log.message import Message
 from warren.queues.browse import Cursor, Seen, look, settle_seen, still_waits
 from warren.queues.claims import ClaimQueue
 from warren.queues.held_messages import DROPPED, HeldMessage, HeldMessages
-from warren.queues.lanes import PARKED
+from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK, PARKED
 from warren.queues.queue import Queue
 from warren.server.shares import Quota
 from warren.server.supervision import Supervision
@@ -55,6 +56,7 @@ KEPT_MAX: Final = 100
 KEPT_OF_USER_MAX: Final = 25
 KEPT_S: Final = 24 * 3600.0
 COUNT_MAX: Final = (1 << 62) - 1
+MESSAGES_MAX: Final = 500
 RATE_MAX: Final = 1_000_000
 NAME_BYTES_MAX: Final = 255
 HEADER_BYTES_MAX: Final = 1024
@@ -83,8 +85,18 @@ class Passes(msgspec.Struct):
     body: str = ""
 
 
+class Place(msgspec.Struct):
+    """A message of a queue, as browsing tells it; `lane`: of a queue with priorities."""
+
+    sequence_number: int
+    lane: int = 0
+
+
 class Order(msgspec.Struct):
-    """The order of a transfer, with its target. `rate`: the most messages per second that are looked at."""
+    """The order of a transfer, with its target. `rate`: the most messages per second that are looked at.
+
+    `messages`: only these, of which some may have left the queue.
+    """
 
     destination: Target
     mode: str = "move"
@@ -92,6 +104,7 @@ class Order(msgspec.Struct):
     count: int | None = None
     rate: int | None = None
     filter: Passes = msgspec.field(default_factory=Passes)
+    messages: list[Place] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +118,7 @@ class Destination:
 
 @dataclass(slots=True)
 class Transfer:
-    """One transfer that has not ended."""
+    """One transfer that has not ended. `places`: of the only messages that are wanted; of parked ones their numbers."""
 
     id: str
     vhost: VirtualHost
@@ -119,6 +132,7 @@ class Transfer:
     total: int
     user: str
     started_at_ms: int
+    places: list[int] | None = None
     scanned: int = 0
     transferred: int = 0
     unroutable: int = 0
@@ -167,28 +181,45 @@ class Transfer:
 
     async def _run(self, broker: Broker, settle: Callable[[], None]) -> None:
         cursor = Cursor()
-        while not cursor.ended and self._goes_on():
-            done = trio.Event()
-
-            def told(seen: list[Seen], done: trio.Event = done) -> None:
-                # In the engine's call: these messages are still where they were seen, and the permissions are current.
-                principal = self._maybe_principal(broker.access)
-                for each in seen:
-                    if principal is not None and self._goes_on():
-                        self._take(each, principal)
-                done.set()
-
-            async with self._paced(broker):
-                look(self.queue, cursor, self._piece, told)
-                settle()
-                await done.wait()
+        while self.places is None and not cursor.ended and self._goes_on():
+            await self._look(broker, settle, cursor, self._piece)
+        for place in self.places or ():
+            if not self._goes_on():
+                break
+            # It came back, or it is still in the backlog.
+            for in_backlog in (False, True):
+                await self._look(broker, settle, _cursor_at(place, in_backlog=in_backlog), 1, place)
         self._note_deletion()
+
+    async def _look(
+        self, broker: Broker, settle: Callable[[], None], cursor: Cursor, most: int, only: int | None = None
+    ) -> None:
+        """Look at the next messages and take them, or the one at the place `only`."""
+        done = trio.Event()
+
+        def told(seen: list[Seen]) -> None:
+            # In the engine's call: these messages are still where they were seen, and the permissions are current.
+            principal = self._maybe_principal(broker.access)
+            for each in seen:
+                if principal is not None and self._goes_on() and only in (None, each.place):
+                    self._take(each, principal)
+            done.set()
+
+        async with self._paced(broker):
+            look(self.queue, cursor, most, told)
+            settle()
+            await done.wait()
 
     async def _run_parked(self, broker: Broker, settle: Callable[[], None]) -> None:
         held = self.queue.held(PARKED)
         number, end = 0, 0 if held is None else held.end_number()
+        places = self.places
         while held is not None and number < end and not self.queue.deleted and self._goes_on():
-            numbers, number = held.numbers_from(number, self._piece)
+            if places is None:
+                numbers, number = held.numbers_from(number, self._piece)
+            else:
+                numbers, places = places[: self._piece], places[self._piece :]
+                number = 0 if places else end
             done = trio.Event()
 
             def told(listed: list[HeldMessage], held: HeldMessages = held, done: trio.Event = done) -> None:
@@ -289,6 +320,15 @@ class Transfer:
         if origin is None or origin[0] == self.queue.name or origin[0] not in self.vhost.queues:
             return None
         return "", origin[0]
+
+
+def _cursor_at(place: int, *, in_backlog: bool) -> Cursor:
+    """Return a cursor that looks at a place first, among messages that came back or in the backlog."""
+    cursor = Cursor()
+    cursor.lane = place >> LANE_SHIFT
+    cursor.in_backlog = in_backlog
+    cursor.number = place & NUMBER_MASK
+    return cursor
 
 
 def principal_for(access: AccessControl, user: str, vhost: str, queue: str, destination: Destination) -> Principal:
@@ -471,6 +511,23 @@ def _filter(passes: Passes) -> Filter:
     )
 
 
+def _places(order: Order, queue: Queue) -> list[int] | None:
+    """Return the places of the messages that an order names, in the order of the queue.
+
+    Raises:
+        HttpError: 400, there are too many, or no message can be there.
+    """
+    if order.messages is None:
+        return None
+    if not 1 <= len(order.messages) <= MESSAGES_MAX:
+        raise bad_request(f"messages must be a list of 1 to {MESSAGES_MAX}")
+    lanes = queue.ready.lane_count() if order.state == "ready" else 1
+    for each in order.messages:
+        if not (0 <= each.sequence_number <= NUMBER_MASK and 0 <= each.lane < lanes):
+            raise bad_request(f"messages: there is no place {each.sequence_number} in lane {each.lane} of this queue")
+    return sorted({each.lane << LANE_SHIFT | each.sequence_number for each in order.messages})
+
+
 def _check_bounds(order: Order) -> None:
     for name, value, most in (("count", order.count, COUNT_MAX), ("rate", order.rate, RATE_MAX)):
         if value is not None and not 1 <= value <= most:
@@ -507,10 +564,13 @@ class TransferHandlers(Handlers):
         if destination.exchange is not None and destination.routing_key is not None:
             principal.publishable(the_vhost(call), destination.exchange, destination.routing_key)
         passes = _filter(order.filter)
+        places = _places(order, queue)
         held = queue.held(PARKED)
         total = int(queue.ready_count)
         if order.state == "parked":
             total = 0 if held is None else int(held.count)
+        if places is not None:
+            total = len(places)
         transfers = self._transfers
         refusal = transfers.maybe_refusal(user)
         if refusal:
@@ -528,6 +588,7 @@ class TransferHandlers(Handlers):
             total,
             user,
             int(time.time() * 1000),
+            places,
         )
         transfers.begin(transfer, self._tasks, self._nursery)
         place = f"/api/warren/transfers/{quote(call.params['vhost'], safe='')}/{transfer.id}"

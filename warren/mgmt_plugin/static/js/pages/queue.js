@@ -116,7 +116,7 @@ export default function Queue({ vhost, name }) {
       pending(poll, 'There is no such queue.') ??
       html`<${Tabs} tabs=${tabs} />
       ${tab === 'overview' && html`<${QueueOverview} queue=${queue} />`}
-      ${tab === 'messages' && html`<${QueueMessages} vhost=${vhost} name=${name} />`}
+      ${tab === 'messages' && html`<${QueueMessages} vhost=${vhost} name=${name} stays=${queue.type === 'stream'} takes=${!holdsClaims(name)} />`}
       ${tab === 'consumers' && html`<${Consumers} queue=${queue} />`}
       ${tab === 'bindings' && html`<${Bindings} queue=${queue} poll=${bindings} />`}
       ${tab === 'publish' && html`<${PublishForm} vhost=${vhost} exchange="" routingKey=${name} reload=${poll.reload} />`}

@@ -10,7 +10,7 @@ const title = (channel) => channelTitle({ ...channel, connection_details: channe
 
 function channelRate(counter) {
   return ({ channel_stats: stats }) =>
-    html`<${Rate} value=${stats?.[counter]} />${stats?.consumers > 1 && html`<br /><small>of ${stats.consumers} together</small>`}`;
+    html`<${Rate} value=${stats?.[counter]} />${stats?.consumers > 1 && html`<br /><small title="The consumers of its channel together">of ${stats.consumers}</small>`}`;
 }
 
 /** Whether it gets nothing more until it acknowledges something. */
@@ -44,7 +44,7 @@ export const CONSUMER_COLUMNS = [
     sort: 'channel_details.peer_host',
     render: ({ channel_details: channel }) =>
       channel?.connection_name
-        ? html`<${ConnectionLink} name=${channel.connection_name} label=${`${channel.peer_host}:${channel.peer_port}`} />`
+        ? html`<span class="num"><${ConnectionLink} name=${channel.connection_name} label=${`${channel.peer_host}:${channel.peer_port}`} /></span>`
         : '–',
   },
   { key: 'prefetch', label: 'Prefetch', sort: 'prefetch_count', num: true, render: (each) => each.prefetch_count || '∞' },

@@ -1,5 +1,6 @@
 // Bodies of messages, as JSON, text or hex.
 
+import { formatTime } from '../format.js';
 import { html, useMemo, useState } from '../ui.js';
 
 const HEX_SHOWN = 4096;
@@ -67,13 +68,14 @@ export function Payload({ payload, encoding, truncated = false, payloadBytes }) 
   </div>`;
 }
 
-/** A message that unfolds: `marks` are shown in its line, `facts` inside. */
-export function Message({ item, marks, facts }) {
+/** A message that unfolds: `cells` and `marks` are shown in its line, `facts` inside. */
+export function Message({ item, cells, marks, facts }) {
   const [open, setOpen] = useState(false);
   const { headers = {}, ...properties } = item.properties ?? {};
   return html`<details class="message" onToggle=${(event) => setOpen(event.target.open)}>
     <summary>
       ${item.position !== undefined && html`<span class="num hint">#${item.position}</span>`}
+      ${cells}
       <span class="name">${item.routing_key === '' ? html`<span class="none">(no key)</span>` : item.routing_key}</span>
       <span class="preview">${previewOf(item.payload, item.payload_encoding)}</span>
       ${marks}
@@ -88,7 +90,15 @@ export function Message({ item, marks, facts }) {
   </details>`;
 }
 
+/** A timestamp of AMQP in ms. It is in seconds; some clients write ms. */
+export const timestampMs = (value) => (value > 1e11 ? value : value * 1000);
+
+function shownValue(key, value) {
+  if (key === 'timestamp' && typeof value === 'number') return `${value}, ${formatTime(timestampMs(value))}`;
+  return typeof value === 'object' ? JSON.stringify(value) : String(value);
+}
+
 const section = (title, values) =>
   Object.keys(values).length > 0 &&
   html`<h3>${title}</h3>
-    <dl class="fields">${Object.entries(values).map(([key, value]) => html`<div key=${key}><dt>${key}</dt><dd>${typeof value === 'object' ? JSON.stringify(value) : String(value)}</dd></div>`)}</dl>`;
+    <dl class="fields">${Object.entries(values).map(([key, value]) => html`<div key=${key}><dt>${key}</dt><dd>${shownValue(key, value)}</dd></div>`)}</dl>`;
