@@ -121,6 +121,8 @@ one(f"GET {_LEADERS}/vhost/{{vhost}}", f"{_LEADERS}/vhost/%2F")
 one(f"GET {_LEADERS}/vhost/{{vhost}}/pattern/{{pattern}}", f"{_LEADERS}/vhost/%2F/pattern/x")
 linear(SUMS, "GET /api/overview", "/api/overview")
 listed("GET /api/nodes", "/api/nodes")
+listed("GET /api/warren/attention", "/api/warren/attention")
+listed("GET /api/warren/attention/{vhost}", "/api/warren/attention/%2F")
 one("PUT /api/cluster-name", "/api/cluster-name", {"name": "here"})
 one("POST /api/cluster/transfer", "/api/cluster/transfer", {})
 for _ask in ("forget", "drain", "revive"):

@@ -22,6 +22,7 @@ from warren.mgmt_plugin.metrics.statistics import Statistics
 from warren.mgmt_plugin.openapi import DocumentHandlers
 from warren.mgmt_plugin.operators import Doorkeeper
 from warren.mgmt_plugin.resources.asked_routes import AskedRouteHandlers
+from warren.mgmt_plugin.resources.attention import AttentionHandlers
 from warren.mgmt_plugin.resources.backups import BackupHandlers
 from warren.mgmt_plugin.resources.browsing import BrowsingHandlers
 from warren.mgmt_plugin.resources.cluster import ClusterHandlers
@@ -70,6 +71,7 @@ from warren.server.staging.stages import Stages
 
 HANDLERS: Final[tuple[type[Handlers], ...]] = (
     OverviewHandlers,
+    AttentionHandlers,
     NodeHandlers,
     HealthHandlers,
     ClusterHandlers,
@@ -145,6 +147,7 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
     sources = Sources(log, settle, services.drains)
     made = (
         OverviewHandlers(broker, statistics, listening, management.cluster),
+        AttentionHandlers(statistics),
         NodeHandlers(management, statistics, services.doorkeeper),
         HealthHandlers(broker, management.health, listening, management.tls),
         ClusterHandlers(broker.node_name(), management.health, management.cluster, management.replication),

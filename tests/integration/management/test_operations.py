@@ -423,3 +423,34 @@ def test_store_and_reactor_are_for_monitors(place: Place) -> None:
         assert monitor.get(path)
     plain.close()
     monitor.close()
+
+
+# --- what needs attention ---------------------------------------------------------------------------------------------
+
+
+def test_queues_that_grow_or_have_no_consumer_are_told_the_worst_first(place: Place, amqp: Connect) -> None:
+    channel = amqp().channel()
+    for name in ("calm", "small", "large", "read"):
+        channel.queue_declare(name)
+    path = f"/warren/attention/{place.v}"
+    assert place.api.get(path)["queues"] == 4
+    place.api.eventually(f"/queues/{place.v}", lambda rows: all(each.get("idle_since") for each in rows))
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume("read", lambda *arguments: None)
+    for name, count in (("small", 3), ("large", 150), ("read", 120)):
+        for _ in range(count):
+            channel.basic_publish("", name, b"x")
+    found = place.api.eventually(path, lambda it: it["growing"]["count"] == 2)
+    assert [each["name"] for each in found["growing"]["items"]] == ["large", "read"]
+    assert found["growing"]["items"][0]["grown"] == 150
+    unattended = found["without_consumer"]
+    assert [(each["name"], each["messages"]) for each in unattended["items"]] == [("large", 150), ("small", 3)]
+    assert unattended["count"] == 2
+    assert found["old"] == {"count": 0, "items": []}
+    everywhere = place.api.get("/warren/attention")
+    assert place.vhost in {each["vhost"] for each in everywhere["without_consumer"]["items"]}
+    other = place.user("other", "management")
+    assert other.get(path)["queues"] == 4
+    place.api.delete(f"/permissions/{place.v}/other")
+    assert other.ask("GET", path).status == 401
+    assert other.get("/warren/attention")["queues"] == 0

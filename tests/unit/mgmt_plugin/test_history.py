@@ -160,3 +160,49 @@ def test_a_past_has_a_fixed_size() -> None:
     most = [2 * rows for rows in (ROWS, *(rows for _, rows in COARSE))]
     assert sizes[0] == most[0] and all(size <= each for size, each in zip(sizes, most, strict=True))
     assert len(recorded.details("messages", 100_000_000, 5)["samples"]) <= SAMPLES_MAX
+
+
+@pytest.mark.parametrize("ticks", [100, 1500, 5000])
+def test_a_series_that_is_told_of_changes_only_has_the_past_of_one_that_is_told_of_every_tick(ticks: int) -> None:
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    dice = random.Random(seed)
+    clock = Clock()
+    every, changes = Series(FIELDS, totals=True), Series(FIELDS, totals=True)
+    messages = publish = 0
+    before: tuple[float, ...] = ()
+    for _ in range(ticks):
+        clock.tick += 1
+        clock.time_ms = START_MS + clock.tick * STEP_S * 1000
+        if dice.random() < 0.02:
+            publish += dice.randrange(10)
+            messages = dice.randrange(100)
+        row = (messages, publish)
+        every.take(clock.tick, row)
+        if row != before:
+            changes.take(clock.tick, row)
+        before = row
+    for age_s, incr_s in ((60, 5), (600, 5), (3600, 60), (28_800, 600), (86_400, 1800)):
+        for field, now in zip(FIELDS, before, strict=True):
+            told = [each.details(clock, field, now, age_s, incr_s)["samples"] for each in (every, changes)]
+            # What lags behind may still have rows that the other has dropped.
+            assert told[1][: len(told[0])] == told[0]  # type: ignore[index, arg-type]
+
+
+def test_the_tick_by_which_a_counter_passed_a_value_is_found_in_the_finest_level_that_reaches_back_so_far() -> None:
+    clock = Clock()
+    series = Series(FIELDS, totals=True)
+    for tick in range(1, 2001):  # one more at each tick, up to tick 1000, and none after 1900
+        clock.tick = tick
+        series.take(tick, (0, min(tick, 1900)))
+    assert series.tick_above("publish", 1899) == (1900, True)
+    assert series.tick_above("publish", 1900) == (1901, True), "not yet"
+    assert series.tick_above("publish", 1870) == (1871, True)
+    # A minute has twelve ticks, ten minutes 120.
+    for value, ticks_per_row in ((1500, 12), (950, 12), (500, 120)):
+        tick, known = series.tick_above("publish", value)
+        assert known and value < tick <= value + ticks_per_row
+    assert series.tick_above("publish", -1)[1] is False
+    assert series.before(1990)[1] == 1900
+    assert series.before(1880)[1] == 1880
+    assert 1488 <= series.before(1500)[1] <= 1500

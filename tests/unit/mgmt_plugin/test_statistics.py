@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from engine_harness import Client, Harness
+from engine_harness import Client, Harness, publish_frames
 
 from warren.amqp import methods as m
 from warren.channels.channel import Channel
@@ -380,3 +380,34 @@ def test_the_more_a_list_has_the_fewer_samples_each_item_gets() -> None:
         age_s, incr_s = Ranges.of(query, items).lengths
         assert age_s // incr_s + 1 == most
     assert Ranges.of(query | {"page": "1"}, 1_000_000).lengths == Ranges.of(query, 500).lengths
+
+
+def test_the_age_of_the_oldest_message_and_growth_follow_from_the_counts(watched: Watched) -> None:
+    watched.client.declare("q")
+    watched.tick()
+    watched.client.feed(publish_frames("", "q", b"m") * 3)
+    queue = watched.queue("q")
+    statistics = watched.statistics
+    assert statistics.oldest_ms(queue)[0] == 0
+    for _ in range(11):
+        watched.tick()
+    watched.client.feed(publish_frames("", "q", b"m") * 2)
+    watched.tick()
+    assert statistics.oldest_ms(queue) == (11 * STEP_S * 1000, False)
+    assert (statistics.grown(queue, 600), statistics.grown(queue, 30)) == (5, 2)
+    for _ in range(3):
+        watched.client.send(1, m.BasicGet(0, "q", True))
+    assert statistics.oldest_ms(queue) == (0, False)
+    assert statistics.grown(queue, 30) == -1
+    watched.client.feed(publish_frames("", "q", b"m"))
+    for _ in range(2):
+        watched.client.send(1, m.BasicGet(0, "q", True))
+    assert statistics.oldest_ms(queue) == (0, False), "it came after the last tick"
+
+
+def test_messages_from_before_the_first_tick_are_at_least_as_old_as_that(watched: Watched) -> None:
+    watched.client.declare("q")
+    watched.client.feed(publish_frames("", "q", b"m") * 3)
+    for _ in range(4):
+        watched.tick()
+    assert watched.statistics.oldest_ms(watched.queue("q")) == (3 * STEP_S * 1000, True)

@@ -2,12 +2,12 @@
 
     level     step      reaches back      kept of
     0         5 s       12 min            everything
-    1         1 min     90 min            totals: the broker, its vhosts, the node
-    2         10 min    10 h              totals
-    3         30 min    30 h              totals
+    1         1 min     90 min            totals (the broker, its vhosts, the node) and queues
+    2         10 min    10 h              totals and queues
+    3         30 min    30 h              totals and queues
 
 1. All series are sampled at the same ticks, `STEP_S` apart; a row of a series is one number per field.
-2. A series that does not change costs nothing at a tick of level 0: the rows in between are filled in when it changes
+2. A series of a queue that does not change costs nothing at a tick: the rows in between are filled in when it changes
    again.
 3. A rate is the difference over the last tick; an average the difference over the range asked for.
 4. A requested range is returned whole, as a grid of ticks. Before the first row of an object its first row is used; an
@@ -63,6 +63,14 @@ class _Ring:
         self._set(number, row)
         self.last = number
 
+    def fill(self, number: int, row: Sequence[float]) -> None:
+        """Set the rows that are missing up to `number`; not before the first one."""
+        if self.last < 0:
+            return
+        for missing in range(max(self.last + 1, number - self._rows + 1), number + 1):
+            self._set(missing, row)
+        self.last = max(self.last, number)
+
     def _set(self, number: int, row: Sequence[float]) -> None:
         at = (number - self.first) % self._rows * self._fields
         missing = at - len(self._values)
@@ -102,6 +110,8 @@ class Series:
                 if tick % ring.ticks_per_row == 0:
                     ring.put(tick // ring.ticks_per_row, row)
             return
+        for ring in self._rings[1:]:
+            ring.fill((tick - 1) // ring.ticks_per_row, self._latest)
         self._previous = self._latest
         self._latest = row
         self._latest_tick = tick
@@ -112,6 +122,40 @@ class Series:
     def is_empty(self) -> bool:
         """Tell whether no row was ever taken."""
         return self._latest_tick < 0
+
+    def before(self, tick: int) -> Sequence[float]:
+        """Return the row of an earlier tick, as exact as the finest level that still has it, or the oldest row."""
+        for ring in self._rings:
+            number = tick // ring.ticks_per_row
+            if ring.last >= 0 and (number >= ring.oldest() or ring is self._rings[-1]):
+                return self._latest if number > ring.last else ring.row(max(number, ring.oldest()))
+        return self._latest
+
+    def tick_above(self, field: str, value: float) -> tuple[int, bool]:
+        """Return the tick by which the counter `field` had passed `value`, and whether it had not before.
+
+        If it had already passed it at the oldest row, that is the tick. Not without rows. The latest row has passed it,
+        or it is about to.
+        """
+        at = self.fields.index(field)
+        if self._latest[at] <= value:
+            return self._latest_tick + 1, True
+        found = self._latest_tick
+        for ring in self._rings:
+            low, high = ring.oldest(), ring.last + 1
+            if ring.row(low)[at] > value:
+                # The first row of a coarse level is of a tick inside it.
+                inside = ring.ticks_per_row - 1 if low == ring.first else 0
+                found = min(found, low * ring.ticks_per_row + inside)
+                continue
+            while high - low > 1:
+                middle = (low + high) // 2
+                if ring.row(middle)[at] > value:
+                    high = middle
+                else:
+                    low = middle
+            return (min(found, high * ring.ticks_per_row), True)
+        return found, False
 
     def rate(self, clock: Clock, field: str) -> float:
         """Return the change of `field` per second over the last tick."""
@@ -140,7 +184,8 @@ class Series:
             if ring.last >= 0:
                 if number < ring.oldest() != ring.first:
                     break
-                value = ring.row(min(max(number, ring.first), ring.last))[at]
+                row = self._latest if number > ring.last else ring.row(max(number, ring.first))
+                value = float(row[at])
             samples.append({"sample": _number(value), "timestamp": clock.time_of(number * ring.ticks_per_row)})
         details["samples"] = samples
         if len(samples) > 1:

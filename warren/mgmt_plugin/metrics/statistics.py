@@ -1,6 +1,6 @@
 """Samples the counters of the engine, every `history.STEP_S`, so that rates and charts have a past.
 
-1. Everything has a rate, of the last tick. The node, the broker and its vhosts always have a past; of queues,
+1. Everything has a rate, of the last tick. The node, the broker and its vhosts always have a past; of queues (a day),
    exchanges, channels and connections at most `KEPT_MAX` have. One that begins to change takes the place of one that
    has rested for `REST_TICKS`, if there is one; one that somebody looks at takes the place of the longest resting one.
 2. Sampling runs in pieces of about a millisecond. An object that has gone is forgotten at the next tick, a queue at
@@ -332,7 +332,7 @@ class Statistics:
         return rested_ms >= REST_TICKS * STEP_S * 1000
 
     def _keep(self, item: object, fields: tuple[str, ...]) -> Series:
-        series = Series(fields)
+        series = Series(fields, totals=isinstance(item, Queue))
         self._kept[item] = series
         if len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)
@@ -386,6 +386,30 @@ class Statistics:
             return 0.0
         at = _fields_of(item).index(field)
         return (self._last(item)[at] - before[at]) / STEP_S
+
+    def grown(self, queue: Queue, span_s: int) -> int:
+        """Return by how many messages a queue has grown in `span_s`, or as far back as its past is known."""
+        series = self._kept.get(queue)
+        if series is None or series.is_empty():
+            return 0
+        return int(queue.message_count) - int(series.before(self.clock.tick - span_s // STEP_S)[0])
+
+    def oldest_ms(self, queue: Queue) -> tuple[int, bool]:
+        """Return for how long the oldest message of a queue has been there, and whether it may be longer.
+
+        It follows from the counts: as many messages as are there now came after it. Where messages leave out of turn,
+        as with priorities, it is an estimate.
+        """
+        clock = self.clock
+        series = self._kept.get(queue)
+        if series is None or series.is_empty():
+            changed_ms = self._changed_ms.get(queue)
+            return (0 if changed_ms is None else max(0, clock.time_ms - changed_ms)), True
+        came_before = int(queue.counts().publish) - int(queue.message_count)
+        if came_before >= self._last(queue)[QUEUE_FIELDS.index("publish")]:
+            return 0, False  # since the last tick
+        tick, known = series.tick_above("publish", came_before)
+        return max(0, clock.tick - tick) * STEP_S * 1000, not known
 
     def idle_since(self, item: object) -> str | None:
         """Return since when nothing has happened to an object, as exact as the ticks; None while something does."""

@@ -2,6 +2,7 @@
 
 import { post, withQuery } from '../api.js';
 import { Bytes, Duration, formatBytes, formatNumber, formatTime, Num, Rate } from '../format.js';
+import { Attention } from '../parts/attention.js';
 import { Chart, lineOf, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { confirmAction } from '../parts/dialog.js';
 import { LengthChart, RateChart } from '../parts/message_rates.js';
@@ -117,6 +118,7 @@ export default function Overview() {
       html`<${Counts} overview=${overview} />
       <div class="cards">
         ${overview.links_held && html`<${HeldLinks} held=${overview.links_held} reload=${poll.reload} />`}
+        <${Attention} key=${`attention ${vhost}`} vhost=${vhost} />
         <${Card}><${LengthChart} key=${vhost} of=${charted?.queue_totals} title=${vhost ? `Queued messages in ${vhost}` : 'Queued messages'} /><//>
         <${Card}><${RateChart} key=${vhost} stats=${charted?.message_stats} title=${vhost ? `Message rates in ${vhost}` : 'Message rates'} /><//>
         ${mayMonitor() && html`<${Nodes} />`}

@@ -3,7 +3,7 @@
 import { del, path, put, withQuery } from '../api.js';
 import { formatNumber } from '../format.js';
 import { AddBinding, BindingsTable } from '../parts/bindings.js';
-import { OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { CONSUMER_COLUMNS, consumerKey, SLOWEST_FIRST } from '../parts/consumers.js';
 import { confirmAction } from '../parts/dialog.js';
 import { Features, QueueState } from '../parts/links.js';
@@ -86,7 +86,7 @@ function Actions({ queue, reload }) {
 
 export default function Queue({ vhost, name }) {
   const { query } = useStore(place);
-  const range = rangeOf(query, OBJECT_RANGES);
+  const range = rangeOf(query);
   const poll = usePoll(withQuery(path`queues/${vhost}/${name}`, { consumer_details: false, ...sampleQuery(range, ['lengths', 'msg_rates']) }));
   const bindings = usePoll(path`queues/${vhost}/${name}/bindings`);
   const queue = poll.data;
@@ -110,7 +110,7 @@ export default function Queue({ vhost, name }) {
       [`vhost ${vhost}`, href(['queues'], { vhost })],
     ]}
     marks=${queue && html`<${QueueState} of=${queue} /><${Features} of=${queue} />`}
-    actions=${html`${tab === 'overview' && html`<${RangePicker} offered=${OBJECT_RANGES} range=${range} onPick=${(s) => setQuery({ range: s })} />`} ${queue && html`<${Actions} queue=${queue} reload=${poll.reload} />`}`}
+    actions=${html`${tab === 'overview' && html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`} ${queue && html`<${Actions} queue=${queue} reload=${poll.reload} />`}`}
   >
     ${
       pending(poll, 'There is no such queue.') ??

@@ -14,7 +14,7 @@ const RANGES = [
 ];
 
 const FIRST = RANGES[1];
-/** What the broker keeps of single objects: queues, exchanges, connections and channels. It keeps totals for a day. */
+/** What the broker keeps of exchanges, connections and channels. It keeps totals and queues for a day. */
 export const OBJECT_RANGES = RANGES.slice(0, 2);
 
 /** The range that the query names, of those that are offered. */

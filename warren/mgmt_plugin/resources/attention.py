@@ -1,0 +1,109 @@
+"""The queues that an operator should look at first: those that grow, lack a consumer, or have old messages.
+
+1. Every queue that the user may see is looked at, in pieces; the answer has at most `SHOWN` of each kind, the worst
+   first, and how many there are.
+2. Streams keep their messages: only their growth by consumers would matter, and they are left out.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush, heappushpop
+from typing import ClassVar, Final
+
+from warren.mgmt_plugin.http.scheduler import give_way
+from warren.mgmt_plugin.listing import MANY, Described
+from warren.mgmt_plugin.metrics.statistics import Statistics
+from warren.mgmt_plugin.names import visible_queues
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route
+from warren.queues.queue import Queue
+from warren.streams.stream import Stream
+
+SHOWN: Final = 10
+# A queue grows if it has so many more messages than so long ago, and than a minute ago.
+GROWN_MIN: Final = 100
+GROWTH_S: Final = 600
+LATELY_S: Final = 60
+OLD_MS: Final = 600_000
+
+
+class _Worst:
+    """The queues of one kind with the largest values."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._found: list[tuple[int, str, str, Described]] = []
+
+    def add(self, value: int, row: Described) -> None:
+        """Count a queue."""
+        self.count += 1
+        entry = (value, row["vhost"], row["name"], row)
+        if len(self._found) < SHOWN:
+            heappush(self._found, entry)
+        else:
+            heappushpop(self._found, entry)
+
+    def describe(self) -> Described:
+        """Return the number and the worst of them."""
+        return {"count": self.count, "items": [entry[3] for entry in sorted(self._found, reverse=True)]}
+
+
+class AttentionHandlers(Handlers):
+    """Handlers of what needs attention."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+
+    async def show_attention(self, call: Call) -> Described:
+        queues = await visible_queues(call)
+        if len(queues) > MANY:
+            await call.request.begin_work()
+        growing, unattended, old = _Worst(), _Worst(), _Worst()
+        for queue in queues:
+            if queue.message_count > 0 and not queue.deleted and not isinstance(queue, Stream):
+                self._look(queue, growing, unattended, old)
+            await give_way()
+        return {
+            "queues": len(queues),
+            "growing": growing.describe(),
+            "without_consumer": unattended.describe(),
+            "old": old.describe(),
+        }
+
+    def _look(self, queue: Queue, growing: _Worst, unattended: _Worst, old: _Worst) -> None:
+        statistics = self._statistics
+        grown = statistics.grown(queue, GROWTH_S)
+        oldest_ms, at_least = statistics.oldest_ms(queue)
+        messages = int(queue.message_count)
+        row: Described = {
+            "vhost": queue.vhost_name,
+            "name": queue.name,
+            "messages": messages,
+            "consumers": len(queue.consumers),
+            "paused": queue.paused,
+            "grown": grown,
+            "oldest_ms": oldest_ms,
+            "oldest_at_least": at_least,
+        }
+        if grown >= GROWN_MIN and statistics.grown(queue, LATELY_S) > 0:
+            growing.add(grown, row)
+        if not queue.consumers:
+            unattended.add(messages, row)
+        if oldest_ms >= OLD_MS:
+            old.add(oldest_ms, row)
+
+    ROUTES: ClassVar = (
+        Route(
+            "GET",
+            "/api/warren/attention",
+            Access.USER,
+            show_attention,
+            "Queues that grow, that have no consumer, whose oldest message is old",
+        ),
+        Route(
+            "GET",
+            "/api/warren/attention/{vhost}",
+            Access.VHOST_VISIBLE,
+            show_attention,
+            "The same of a vhost",
+        ),
+    )

@@ -1,0 +1,93 @@
+// What an operator should look at first: alarms, and the queues that grow, lack a consumer or have old messages. Each says
+// what to do. The broker looks at every queue for it, so it is asked less often than for the rest of a page.
+
+import { ALERT_COLUMNS, alertsOf } from '../alerts.js';
+import { Duration, formatNumber, Num } from '../format.js';
+import { usePoll } from '../refresh.js';
+import { listHref } from '../router.js';
+import { mayMonitor } from '../session.js';
+import { html, useEffect } from '../ui.js';
+import { QueueLink, queueHref } from './links.js';
+import { Card, Mark, pending } from './page.js';
+import { DataTable } from './table.js';
+
+const EVERY_MS = 15_000;
+
+const NAME = {
+  key: 'name',
+  label: 'Queue',
+  render: (each) => html`<${QueueLink} vhost=${each.vhost} name=${each.name} /> ${each.paused && html`<${Mark} text="paused" kind="busy" />`}<br /><small>${each.vhost}</small>`,
+};
+const MESSAGES = { key: 'messages', label: 'Messages', num: true, render: (each) => html`<${Num} value=${each.messages} />` };
+const OLDEST = {
+  key: 'oldest',
+  label: 'Oldest',
+  num: true,
+  render: (each) => html`${each.oldest_at_least && 'over '}<${Duration} ms=${each.oldest_ms} />`,
+};
+const GROWN = { key: 'grown', label: 'In 10 min', num: true, render: (each) => html`<span class="num">+${formatNumber(each.grown)}</span>` };
+const CONSUMERS = {
+  key: 'consumers',
+  label: 'Consumers',
+  num: true,
+  render: (each) => html`<a href=${queueHref(each.vhost, each.name, { tab: 'consumers' })}><${Num} value=${each.consumers} /></a>`,
+};
+
+const KINDS = [
+  {
+    key: 'growing',
+    title: 'Growing',
+    good: 'No queue grows.',
+    advice: 'More comes in than consumers take. Look at its consumers: a full one is slow, an idle one needs a higher prefetch. Otherwise start more.',
+    columns: [NAME, GROWN, MESSAGES, CONSUMERS],
+  },
+  {
+    key: 'without_consumer',
+    title: 'Without a consumer',
+    good: 'Every queue with messages has a consumer.',
+    advice: 'Start the application that reads it. If nothing shall read it, as with dead letters, give it a time to live or a length limit.',
+    columns: [NAME, MESSAGES, OLDEST],
+  },
+  {
+    key: 'old',
+    title: 'Oldest message over 10 min',
+    good: 'No message waits for more than 10 minutes.',
+    advice: 'A consumer hangs, or too few consume. Look at Oldest unacked of its consumers, and at the log of the application.',
+    columns: [NAME, OLDEST, MESSAGES, CONSUMERS],
+  },
+];
+
+function Alarms() {
+  const nodes = usePoll(`nodes?columns=${ALERT_COLUMNS}`);
+  if (!nodes.data) return null;
+  const alerts = nodes.data.flatMap((node) => alertsOf(node).map((alert) => ({ node: node.name, ...alert })));
+  if (alerts.length === 0) return html`<p><${Mark} text="no alarm" kind="good" /></p>`;
+  return html`<ul class="stack">${alerts.map(({ node, what, advice }) => html`<li key=${`${node} ${what}`}><b>${node} ${what}</b> ${advice}</li>`)}</ul>`;
+}
+
+function Kind({ kind: { title, advice, columns }, found }) {
+  return html`<section class="attention">
+    <h3>${title} <span class="count">${formatNumber(found.count)}</span></h3>
+    <p class="hint">${advice}</p>
+    <${DataTable} caption="Queues: ${title}" columns=${columns} rows=${found.items} rowKey=${(each) => JSON.stringify([each.vhost, each.name])} />
+    ${found.count > found.items.length && html`<p class="hint">The worst ${found.items.length}. <a href=${listHref(['queues'], { sort: 'messages', desc: '1' })}>All queues by length</a></p>`}
+  </section>`;
+}
+
+export function Attention({ vhost }) {
+  const poll = usePoll(vhost ? `warren/attention/${encodeURIComponent(vhost)}` : 'warren/attention', { repeat: false });
+  useEffect(() => {
+    const timer = setInterval(() => document.hidden || poll.reload(), EVERY_MS);
+    return () => clearInterval(timer);
+  }, [poll.reload]);
+  const troubled = poll.data && KINDS.filter(({ key }) => poll.data[key].count > 0);
+  const calm = poll.data && KINDS.filter(({ key }) => poll.data[key].count === 0);
+  return html`<${Card} title=${vhost ? `What to look at in ${vhost}` : 'What to look at'} wide>
+    ${mayMonitor() && html`<${Alarms} />`}
+    ${
+      pending(poll) ??
+      html`${troubled.length > 0 && html`<div class="cards">${troubled.map((kind) => html`<${Kind} key=${kind.key} kind=${kind} found=${poll.data[kind.key]} />`)}</div>`}
+      ${calm.length > 0 && html`<p class="hint">${calm.map(({ good }) => good).join(' ')}</p>`}`
+    }
+  <//>`;
+}
