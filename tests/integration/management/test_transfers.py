@@ -110,12 +110,12 @@ def test_named_parked_messages_move_and_places_that_cannot_be_are_refused(place:
     place.api.eventually(f"/queues/{place.v}/from", lambda it: it["messages_parked"] == 5)
     named = places(place, "from", "parked", 1, 3)
     stale = {"sequence_number": 10**9}
-    order = {"state": "parked", "destination": {"queue": "to"}, "messages": [*named, stale]}
-    done = ended(place, begin(place, "from", **order))
+    done = ended(place, begin(place, "from", state="parked", destination={"queue": "to"}, messages=[*named, stale]))
     assert (done["state"], done["transferred"], done["total"]) == ("done", 2, 3)
     assert drained(channel, "to") == [b"1", b"3"]
     assert place.api.get(f"/queues/{place.v}/from")["messages_parked"] == 3
-    for wrong in ([], [stale] * 501, [{"sequence_number": -1}], [{"sequence_number": 0, "lane": 1}], [{}]):
+    wrongs: list[Any] = [[], [stale] * 501, [{"sequence_number": -1}], [{"sequence_number": 0, "lane": 1}], [{}]]
+    for wrong in wrongs:
         status, _, _ = refused(place.api, place, "from", destination={"queue": "to"}, messages=wrong)
         assert status == 400, wrong
 
