@@ -98,7 +98,7 @@ for _route in (
     "GET /api/health/checks/reached-target-cluster-size",
     "GET /api/health/checks/quorum-queues-without-elected-leaders/all-vhosts", "GET /api/config/effective",
     "GET /api/cluster-name", "GET /api/cluster/status", "GET /api/openapi.json", "GET /api/warren/reactor",
-    "GET /health/leader",
+    "GET /health/leader", "GET /health/live", "GET /health/ready",
 ):  # fmt: skip
     one(_route, _route.partition(" ")[2])
 one("PUT /api/feature-flags/{flag}/enable", "/api/feature-flags/quorum_queue/enable", {})

@@ -3,6 +3,8 @@
     GET   /health                 200 while clients are passed on to a leader, else 503 and why
     GET   /health/leader          503: this node does not lead
     GET   /health/follower        200 while it is in sync with its leader, else 503 and why
+    GET   /health/ready           200 while it is in sync, and passes clients on, else 503 and why
+    GET   /health/live            200: the loop of this process turns
     GET   /metrics                for Prometheus
     GET   /api/cluster/status     where it is, and who leads; users with the tag monitoring
     GET   /api/nodes, …/NAME      the nodes by what is known here, while it follows nobody; likewise
@@ -41,6 +43,7 @@ from warren.vhosts.metadata import UserPut
 
 BODY_BYTES_MAX: Final = 4096
 NODE: Final = "/api/nodes/"
+HEALTH: Final = ("/health", "/health/leader", "/health/follower", "/health/ready", "/health/live")
 _GAUGES: Final = (
     ("connected", "whether the follower is connected to its leader"),
     ("in_sync", "whether the follower is in sync, or a standby was when its link ended"),
@@ -77,7 +80,7 @@ class FollowerApi:
         """
         path = request.path.rstrip("/")
         match request.method, path:
-            case ("GET" | "HEAD", "/health" | "/health/leader" | "/health/follower"):
+            case ("GET" | "HEAD", _) if path in HEALTH:
                 return self._health(path)
             case ("GET" | "HEAD", "/metrics"):
                 _need((await self._identify(request)).is_monitor, Access.MONITORING)
@@ -106,7 +109,7 @@ class FollowerApi:
             HttpError: it is refused.
         """
         path = request.path.rstrip("/")
-        if request.method in ("GET", "HEAD") and path in ("/health", "/health/leader", "/health/follower"):
+        if request.method in ("GET", "HEAD") and path in HEALTH:
             return self._health(path)
         if request.method in ("GET", "HEAD") and path == "/metrics":
             return self._metrics()
@@ -163,6 +166,12 @@ class FollowerApi:
                 health = follows
             case "/health/leader":
                 health = Health(False, "this node is a follower")
+            case "/health/live":
+                health = Health(True)
+            case "/health/ready" if follows.ok and not self._following.status()["in_sync"]:
+                health = Health(False, "not in sync")
+            case "/health/ready":
+                health = follows
             case _:
                 health = Health(True) if self._following.leader() is not None else follows
         document = health.document() | {"role": "follower"}

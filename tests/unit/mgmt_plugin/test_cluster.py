@@ -118,6 +118,33 @@ def test_a_command_about_a_node_that_there_is_not_is_not_found(command: str, nod
     assert refused.value.status == status
 
 
+class Leading:
+    """A leader that may serve, or may not at the moment."""
+
+    def __init__(self, may: bool) -> None:
+        self.may = may
+
+    def may_serve(self) -> bool:
+        return self.may
+
+
+def test_a_leader_is_ready_while_it_may_serve_and_live_in_any_state() -> None:
+    def answer(path: str, replication: Leading | None) -> object:
+        full = Health(False, "the disk is full")  # consumers must come here all the same: they make room
+        handlers = ClusterHandlers("a", lambda: full, None, cast(Replication | None, replication))
+        route, params = table_of([handlers]).find("GET", path)
+        request = Request("GET", "", "", {}, "127.0.0.1", False, no_body)
+        operator = Operator("", (), AccessControl(lambda: None))
+        return trio.run(route.handler, Call(request, params, operator, {}, cast(Acting, None)))
+
+    for replication in (None, Leading(True)):
+        assert answer("/health/ready", replication) == {"status": "ok"}
+    with pytest.raises(CheckFailed, match="may not serve clients") as failed:
+        answer("/health/ready", Leading(False))
+    assert failed.value.status == 503
+    assert answer("/health/live", Leading(False)) == {"status": "ok"}
+
+
 def test_a_node_by_itself_is_no_cluster() -> None:
     assert ask("node-is-quorum-critical", None) == {"status": "ok", "reason": "single node cluster"}
     assert ask("reached-target-cluster-size", None) == {"status": "ok"}

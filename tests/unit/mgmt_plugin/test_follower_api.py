@@ -182,3 +182,17 @@ def test_while_nobody_leads_the_nodes_are_told_by_what_is_known_here() -> None:
     assert (one["type"], one["gone_since_ms"]) == ("disc", 7)
     assert node.refused("GET", "/api/nodes/rabbit@three", "watcher") == 404
     assert [node.refused("GET", "/api/nodes", user) for user in ("bob", "")] == [401, 401]
+
+
+def test_a_follower_is_ready_while_it_is_in_sync_and_live_in_any_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node()
+    for anybody in (False, True):
+        assert node.ask("GET", "/health/ready", anybody=anybody).status == 200
+        assert node.ask("GET", "/health/live", anybody=anybody).status == 200
+    monkeypatch.setitem(STATUS, "in_sync", False)  # it has caught up, and is not on record yet
+    answer = node.ask("GET", "/health/ready")
+    assert (answer.status, json.loads(answer.body)["reason"]) == (503, "not in sync")
+    node.health, node.leader = Health(False, "not following: nobody leads"), None
+    answer = node.ask("GET", "/health/ready")
+    assert (answer.status, json.loads(answer.body)["reason"]) == (503, "not following: nobody leads")
+    assert node.ask("GET", "/health/live").status == 200

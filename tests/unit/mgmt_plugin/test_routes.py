@@ -142,6 +142,8 @@ def test_public_routes_are_few() -> None:
         ("GET", "/api/auth"),
         ("GET", "/health"),
         ("GET", "/health/leader"),
+        ("GET", "/health/live"),
+        ("GET", "/health/ready"),
         ("GET", "/api/openapi.json"),
     }
 

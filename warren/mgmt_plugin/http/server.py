@@ -66,7 +66,7 @@ BODIES_BYTES_MAX: Final = 256 << 20
 LOOK_BYTES: Final = 8 << 10  # as much as is measured in one go
 PART_BYTES: Final = 128 << 10  # of an answer that is made while it is sent
 HEADERS_MAX: Final = 100
-HEALTH: Final = "/health"  # answered on the reserved slots too
+HEALTH: Final = ("/health", "/health/live", "/health/ready")  # answered on the reserved slots too
 NOT_AMQP: Final = "this is a port of HTTP: AMQP clients connect to another one, 5672 unless it was changed"
 
 _HEADER_BYTES_MAX: Final = 16 << 10
@@ -539,7 +539,7 @@ class Conversation:
         """Return the answer, of which all is there but the pieces of a long one."""
         with trio.move_on_after(HANDLER_TIMEOUT_S):
             try:
-                if request.path.rstrip("/") != HEALTH and not self._slots.may_ask(self._slot):
+                if request.path.rstrip("/") not in HEALTH and not self._slots.may_ask(self._slot):
                     close = (("Connection", "close"), ("Retry-After", "1"))
                     raise HttpError(503, "overloaded", "too many connections", close)
                 response = await self._port.respond(request)

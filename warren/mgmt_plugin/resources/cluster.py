@@ -139,7 +139,18 @@ class ClusterHandlers(Handlers):
             raise failed(f"{running} of {target} nodes run", running=running, target=target)
         return dict(OK)
 
+    async def show_live(self, call: Call) -> Described:
+        return dict(OK)
+
+    async def show_ready(self, call: Call) -> Described:
+        """Answer whether clients should come here: alarms do not matter, since consumers make room."""
+        if self._replication is not None and not self._replication.may_serve():
+            raise failed("this node leads, and may not serve clients at the moment")
+        return dict(OK)
+
     ROUTES: ClassVar = (
+        Route("GET", "/health/live", Access.PUBLIC, show_live, "The loop of the broker turns"),
+        Route("GET", "/health/ready", Access.PUBLIC, show_ready, "Clients are served here, alarms or not"),
         Route("GET", "/api/cluster/status", Access.MONITORING, show_status, "Followers, and which are in sync"),
         Route(
             "POST",
