@@ -210,6 +210,11 @@ MUTANTS: Final = (
         (RECORD, "    if len(in_sync) < changed.least:", "    if len(in_sync) < 1:"),
     ),
     mutant(
+        "more-required-than-there-are",
+        "a record that says that fewer are in sync than have to be",
+        (RECORD, "    if len(record.in_sync) < least:", "    if False:"),
+    ),
+    mutant(
         "recovery-within-known-epochs",
         "a recovered node begins an epoch that another one has begun",
         (MEMBER, "epoch = self._epoch_floor() + beyond", "epoch = 0 if self.record is None else self.record.epoch"),

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from cluster.world import Broken, World
+from warren.cluster.record import MAJORITY
 
 SEEDS: Final = int(os.environ.get("WARREN_TEST_CLUSTER_SEEDS", "40"))
 FIRST_SEED: Final = int(os.environ.get("WARREN_TEST_CLUSTER_SEED", "1"))
@@ -30,6 +31,20 @@ def test_random_lives_keep_every_promise(min_in_sync: int) -> None:
     print(f"{SEEDS} lives from seed {FIRST_SEED}: {commits} commits, {take_overs} epochs")
     print(f"{transfers} transfers, of which {ways} were ways given")
     assert commits > 20 * SEEDS and take_overs > 2 * SEEDS and transfers > SEEDS // 4
+
+
+def test_random_lives_with_other_settings_after_each_start_keep_every_promise() -> None:
+    commits = least = 0
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        world = World(seed, settings=(None, MAJORITY, 1, 2, 3))
+        try:
+            world.live(STEPS)
+        except Broken as broken:
+            pytest.fail(f"seed {seed}, {world.now:.3f} s: {broken}")
+        commits += world.commits
+        least += world.etcd.found is not None and world.etcd.found.record.min_in_sync != 2
+    print(f"{SEEDS} lives from seed {FIRST_SEED}: {commits} commits, {least} ended with another minimum")
+    assert commits > 20 * SEEDS and least > SEEDS // 10
 
 
 def published(world: World, seconds: float) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -192,11 +192,20 @@ class Node:
 class World:
     """All of it. `now` is the true time, which no node knows."""
 
-    def __init__(self, seed: int, *, min_in_sync: int = 2, timers: Timers | None = None, calm: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        min_in_sync: int = 2,
+        settings: Sequence[int | None] = (None,),
+        timers: Timers | None = None,
+        calm: bool = False,
+    ) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
         self.calm = calm
         self.min_in_sync = min_in_sync
+        self.settings = settings  # of which each process has one as its `min_in_sync`
         self.timers = timers or Timers(renew_s=1.0)
         self.etcd = Register()
         self.cut: set[tuple[str, str]] = set()
@@ -254,6 +263,7 @@ class World:
             position=_end_of(node.disk),
             timers=self.timers,
             founding=founding,
+            min_in_sync=self.settings[0] if len(self.settings) == 1 else self.random.choice(self.settings),
             lives=node.lives,
         )
         node.process = Process(node, member)

@@ -117,6 +117,7 @@ from warren.cluster.record import (
     recovered,
     removed,
     renewed,
+    required,
     taken_over,
     transferred,
 )
@@ -179,6 +180,7 @@ class Member:
 
     `position`: how far the log went that was found at the start. `replicas`: how many nodes should have a replica.
     `founding`: None for a node that may not begin a store. `recovery`: None for a node without a store to recover.
+    `min_in_sync`: how many nodes in sync this node requires as a leader, or `MAJORITY`; None: as many as the record.
     `lives`: those that its directory knows, the one of this process last; empty for a directory without a store.
     """
 
@@ -190,6 +192,7 @@ class Member:
         position: Position,
         timers: Timers | None = None,
         replicas: int = 3,
+        min_in_sync: int | None = None,
         founding: Founding | None = None,
         recovery: Founding | None = None,
         lives: tuple[str, ...] = (),
@@ -199,6 +202,7 @@ class Member:
         self.epoch = 0  # the epoch that this node leads, or 0
         self._timers = timers or Timers()
         self._replicas = replicas
+        self._min_in_sync = min_in_sync
         self._founding = founding
         self._recovery = recovery
         self._recovers_beyond: int | None = None
@@ -641,6 +645,9 @@ class Member:
         self._stood.add(change.epoch)
 
     def _found(self) -> Record | None:
+        if self._founding is None and self._recovery is None and self._position.lsn == 0:
+            self._report("etcd has no record of a store: the node that cluster_first_node names begins one")
+            return None
         if self._founding is None or self._position.lsn > 0:
             self._report("etcd has no record of this store: `warren ctl cluster recover` makes one")
             return None
@@ -755,6 +762,7 @@ class Member:
             or self._without_slow(now_s, record)
             or self._with_joining(record)
             or self._with_asked(now_s, record)
+            or self._with_required(record)
             or self._with_lives(now_s, record)
         )
         if self._drained_lsn is not None:
@@ -909,6 +917,13 @@ class Member:
         life = self._lives_of.get(replica) if self._records_lives(record) else None
         change = added(record, self.me, self.epoch, replica, self._replicas, life)
         return change if isinstance(change, Record) else None
+
+    def _with_required(self, record: Record) -> Record | None:
+        """Return the record that requires as many nodes in sync as this node is told to, once so many are."""
+        if self._min_in_sync is None:
+            return None
+        change = required(record, self.me, self.epoch, self._min_in_sync)
+        return None if isinstance(change, Refusal) or change == record else change
 
     def _records_lives(self, record: Record) -> bool:
         """Tell whether all nodes that must read the record understand lives in it."""

@@ -45,6 +45,7 @@ import msgspec
 FORMAT: Final = 1
 RECORD_BYTES_MAX: Final = 64 << 10
 REPLICAS_MAX: Final = 99
+MAJORITY: Final = 0  # as a wanted ``min_in_sync``: the majority of the assigned nodes
 NAME_LENGTH_MAX: Final = 255
 NO_FLOOR: Final = (0, 0)
 
@@ -239,6 +240,23 @@ def added(
     known = dataclasses.replace(record, lives=frozenset(each for each in record.lives if each.node != replica.node))
     changed = _of_set(known, others | {replica}, {} if life is None else {replica.node: life})
     return dataclasses.replace(changed, assigned=assigned, forgotten=forgotten)
+
+
+def required(record: Record, leader: Replica, epoch: int, min_in_sync: int) -> Record | Refusal:
+    """Require so many replicas in sync from now on, by the leader of an epoch; `MAJORITY`: of the assigned nodes.
+
+    The record stays the same while it requires as many, since fewer are assigned.
+    """
+    refusal = _unless_led_by(record, leader, epoch)
+    if refusal is not None:
+        return refusal
+    wanted = min_in_sync or len(record.assigned) // 2 + 1
+    least = min(wanted, len(record.assigned))
+    if least == record.least:
+        return record
+    if len(record.in_sync) < least:
+        return Refusal(f"{len(record.in_sync)} in sync, and {least} would be required")
+    return dataclasses.replace(record, min_in_sync=wanted)
 
 
 def transferred(record: Record, leader: Replica, epoch: int, target: Replica) -> Record | Refusal:

@@ -55,7 +55,7 @@ from warren.cluster.events import (
     TransferRequested,
 )
 from warren.cluster.member import Founding, Member
-from warren.cluster.record import Ask, LeaderBy, Replica, asked
+from warren.cluster.record import MAJORITY, Ask, LeaderBy, Replica, asked
 from warren.cluster.registry import NodeEntry, Registry, Seen
 from warren.replication import members
 from warren.replication.advertised import advertised, fault
@@ -470,15 +470,17 @@ class Election:
         me = state.me(name)
         self.node = ElectedNode(me, registry, restart)
         founding = recovery = None
-        if store_id == NO_STORE:
+        may_begin = settings.cluster_first_node in ("", name)
+        if store_id == NO_STORE and may_begin:
             founding = Founding(secrets.token_hex(STORE_ID_BYTES), least(settings))
-        else:
+        elif store_id != NO_STORE:
             recovery = Founding(store_id.hex(), least(settings))
         self.member = Member(
             recorded(me),
             passed_s(),
             position=position,
             replicas=settings.replicas,
+            min_in_sync=MAJORITY if _is_default(settings) else settings.min_in_sync,
             founding=founding,
             recovery=recovery,
             lives=state.lives,
@@ -657,10 +659,15 @@ def by_etcd(settings: Settings, name: str, state: ClusterState, position: Positi
 
 
 def least(settings: Settings) -> int:
-    """Return the required number of nodes in sync: the setting, or the majority."""
-    if settings.origins.get("min_in_sync", DEFAULT_ORIGIN) == DEFAULT_ORIGIN:
-        return settings.replicas // 2 + 1
-    return settings.min_in_sync
+    """Return the number of nodes in sync that a new store requires: the setting, or the majority of all that may join.
+
+    Once nodes have joined, the leader requires the majority of these (`record.required`).
+    """
+    return settings.replicas // 2 + 1 if _is_default(settings) else settings.min_in_sync
+
+
+def _is_default(settings: Settings) -> bool:
+    return settings.origins.get("min_in_sync", DEFAULT_ORIGIN) == DEFAULT_ORIGIN
 
 
 def begin_anew(goes_on: bool) -> None:

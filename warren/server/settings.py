@@ -482,6 +482,14 @@ class Settings:
             option="--cluster-name NAME",
         ),
     )
+    cluster_first_node: str = field(
+        default="",
+        metadata=about(
+            Kind(node_name_of, "NAME@HOST"),
+            "the only node that may begin the store of a cluster; any node that reaches etcd first",
+            example="rabbit@broker1",
+        ),
+    )
     replicas: int = field(
         default=3,
         metadata=about(integer_kind(1, 9), "how many nodes of a cluster are to have everything", option="--replicas N"),

@@ -61,7 +61,7 @@ from warren.cluster.events import (
     TransferRequested,
 )
 from warren.cluster.member import Founding, Member, Role, Timers
-from warren.cluster.record import Ask, LeaderBy, Life, Record, Replica, Versioned, removed, taken_over
+from warren.cluster.record import MAJORITY, Ask, LeaderBy, Life, Record, Replica, Versioned, removed, taken_over
 
 A, B, C = (Replica(node, f"{node}1") for node in "abc")
 X = TypeVar("X", bound=Action)
@@ -82,6 +82,7 @@ class Node:
         epoch: int = 5,
         founding: Founding | None = None,
         recovery: Founding | None = None,
+        min_in_sync: int | None = None,
         answers: dict[Replica, Standing] | None = None,
         lives: tuple[str, ...] = (),
     ) -> None:
@@ -94,6 +95,7 @@ class Node:
             timers=Timers(limit_s=2.0, grace_s=3.0),
             founding=founding,
             recovery=recovery,
+            min_in_sync=min_in_sync,
             lives=lives,
         )
         self.revision = 7
@@ -143,9 +145,9 @@ def of(kind: type[X], actions: Sequence[Action]) -> list[X]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def leader(*in_sync: Replica, least: int = 1, lives: tuple[str, ...] = ()) -> Node:
+def leader(*in_sync: Replica, least: int = 1, lives: tuple[str, ...] = (), min_in_sync: int | None = None) -> Node:
     """Return A, which led before, restarted, took epoch 6 and serves, with the answers of all others."""
-    node = Node(A, record(*in_sync, least=least), lives=lives)
+    node = Node(A, record(*in_sync, least=least), lives=lives, min_in_sync=min_in_sync)
     (swap,) = of(Swap, node.last)
     assert node.done(swap)[-1] == SendBeacon(6, 1) and Lead(6) in node.last
     node.answered(*(set(in_sync) - {A}))
@@ -502,8 +504,12 @@ def test_a_new_store_is_begun_by_the_node_that_may_and_by_no_log_without_a_recor
     (swap,) = of(Swap, node.last)
     assert swap.revision == 0 and swap.record.in_sync == {A} and swap.record.epoch == 1
     assert Lead(1) in node.done(swap)
-    for other in (Node(B, None, epoch=0), Node(A, None, founding=Founding("s", 2))):
-        assert "recover" in of(Report, other.last)[0].text and of(Swap, other.last) == []
+    for other, reason in (
+        (Node(B, None, epoch=0), "cluster_first_node"),
+        (Node(B, None, recovery=SURVIVOR), "recover"),
+        (Node(A, None, founding=Founding("s", 2)), "recover"),
+    ):
+        assert reason in of(Report, other.last)[0].text and of(Swap, other.last) == []
 
 
 # --- leading ---
@@ -884,6 +890,24 @@ def test_a_record_that_vanished_is_made_by_a_node_that_was_started_since() -> No
     node.all(Tick(), 3.0)
     node.all(RecordRead(None))
     assert "start the node again" in of(RefuseCommand, node.all(RecoveryRequested(True, 1000)))[0].reason
+
+
+@pytest.mark.parametrize(("wanted", "least"), [(MAJORITY, 2), (1, 1), (3, 3)])
+def test_a_leader_has_the_record_require_what_its_settings_say(wanted: int, least: int) -> None:
+    recorded = 2 if least == 1 else 1
+    node = Node(A, record(A, B, C, least=recorded), min_in_sync=wanted)
+    (taken,) = of(Swap, node.last)
+    assert taken.record.least == recorded
+    (swap,) = of(Swap, node.done(taken))
+    assert (swap.record.least, swap.record.in_sync, swap.record.epoch) == (least, {A, B, C}, 6)
+    node.done(swap)
+    assert of(Swap, node.all(Tick(), 0.1)) == []
+
+
+def test_a_leader_requires_more_nodes_only_when_these_are_in_sync() -> None:
+    node = leader(A, B, least=1, min_in_sync=3)
+    assert of(Swap, node.all(Tick(), 0.1)) == []
+    assert node.member.record is not None and node.member.record.least == 1
 
 
 def test_what_is_drained_without_a_transfer_means_nothing() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from warren.cluster.record import (
+    MAJORITY,
     REPLICAS_MAX,
     Ask,
     LeaderBy,
@@ -32,6 +33,7 @@ from warren.cluster.record import (
     recovered,
     removed,
     renewed,
+    required,
     revived,
     taken_over,
     transferred,
@@ -54,6 +56,35 @@ def done(change: Record | Refusal) -> Record:
 def reason(change: Record | Refusal) -> str:
     assert isinstance(change, Refusal), change
     return change.reason
+
+
+def test_the_majority_of_the_assigned_nodes_grows_and_shrinks_with_them() -> None:
+    nodes = [Replica(node, f"{node}1") for node in "abcde"]
+    for least in (1, 2, 3):
+        grown = first("s", A, least)
+        for number, replica in enumerate(nodes[1:], 2):
+            grown = done(required(done(added(grown, A, 1, replica, 5)), A, 1, MAJORITY))
+            assert (len(grown.assigned), grown.least) == (number, number // 2 + 1)
+        for number, replica in zip((4, 3, 2), reversed(nodes), strict=False):
+            # Each is stopped first, and leaves the set as far as that may shrink.
+            stopped = removed(grown, A, 1, replica)
+            grown = done(forgotten(grown if isinstance(stopped, Refusal) else stopped, replica.node))
+            grown = done(required(grown, A, 1, MAJORITY))
+            assert (len(grown.assigned), grown.least) == (number, number // 2 + 1)
+
+
+def test_as_many_are_required_as_the_leader_wants_once_so_many_are_in_sync() -> None:
+    three = record(A, B, C, least=2)
+    assert done(required(three, A, 5, 2)) is three
+    assert done(required(three, A, 5, 1)).least == 1
+    assert done(required(three, A, 5, 3)).least == 3
+    # More than there are: all.
+    assert done(required(three, A, 5, 7)).min_in_sync == 7
+    alone = record(A, assigned="a", least=1)
+    assert done(required(alone, A, 5, 3)) is alone
+    assert "2 in sync, and 3 would be required" in reason(required(record(A, B, least=2), A, 5, 3))
+    assert "leads epoch 5" in reason(required(three, B, 5, 1))
+    assert "leads epoch 5" in reason(required(three, A, 4, 1))
 
 
 def test_the_first_leader_is_alone_and_the_others_join_until_all_are_assigned() -> None:
