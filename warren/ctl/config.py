@@ -34,13 +34,19 @@ KEYS: Final[Mapping[str, type]] = {
 }
 
 
-def config_path(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Path:
-    """Return where the profiles are: the flag, the variable, or the user's configuration directory."""
+def maybe_config_path(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Path | None:
+    """Return where the profiles are: the flag, the variable, or the user's configuration directory.
+
+    None: the user has no home. In a container users have a number, and often nothing else.
+    """
     named = flags.get("config") or environment.get("WARREN_CTL_CONFIG")
     if named:
         return Path(named)
-    base = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "warren" / "ctl.toml"
+    base = environment.get("XDG_CONFIG_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".config") / "warren" / "ctl.toml"
+    except RuntimeError:
+        return None
 
 
 def gather(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
@@ -113,10 +119,12 @@ def _ask_password(username: str) -> str:
 
 
 def _profile(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    path = config_path(flags, environment)
+    path = maybe_config_path(flags, environment)
     wanted = flags.get("profile") or environment.get("WARREN_CTL_PROFILE")
     explicit = wanted or flags.get("config") or environment.get("WARREN_CTL_CONFIG")
-    if not explicit and not path.exists():
+    if path is None and wanted:
+        raise usage_error(f"no file with the profile {wanted!r}: this user has no home directory; name one with --config")
+    if path is None or (not explicit and not path.exists()):
         return {}
     import tomllib
 

@@ -146,6 +146,19 @@ def test_mistakes_in_a_profile_are_named_with_the_file(tmp_path: Path, text: str
     assert caught.value.reason.startswith(f"{file}: ") and reason in caught.value.reason
 
 
+def test_a_user_without_a_home_has_no_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one of a container, who is a number only."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert config.target(config.gather({}, {})) == Target("http://127.0.0.1:15672", "guest", "guest", None, False, 30.0)
+    with pytest.raises(CtlError, match="no home directory") as caught:
+        config.gather({"profile": "work"}, {})
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
 @pytest.mark.parametrize(
     ("flags", "environment"),
     [
