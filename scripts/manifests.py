@@ -1,7 +1,8 @@
-"""Render the Helm chart, check what comes out, and write packaging/kubernetes/warren.yaml from it.
+"""Render the Helm chart, check what comes out, and write the files of packaging/kubernetes from it.
 
     scripts/manifests.py            write the manifests
     scripts/manifests.py --check    fail when they are not what the chart renders
+    scripts/manifests.py --render   print the documents that the values in JSON on standard input make, as JSON
 
 Checked are the chart by Helm's linter, and what it renders with each set of values of `CASES` by the schemas of the
 oldest Kubernetes that the chart is for and of the newest that is known. Needs what requirements/dist.txt installs:
@@ -22,17 +23,22 @@ from typing import Any, Final
 import kubernetes_validate
 import yaml
 from helm_python.chart import Chart, lint
+from helm_python.errors import HelmError
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 CHART: Final = ROOT / "packaging/helm/warren"
-MANIFESTS: Final = ROOT / "packaging/kubernetes/warren.yaml"
-VALUES: Final = ROOT / "packaging/kubernetes/values.yaml"
+MANIFESTS: Final = ROOT / "packaging/kubernetes"
+# Of each file: its values, and what its first line calls it.
+FILES: Final = {
+    "warren.yaml": ("values.yaml", "One broker"),
+    "warren-cluster.yaml": ("cluster-values.yaml", "Three nodes and their etcd"),
+}
 HEAD: Final = (
-    "# One broker on Kubernetes, made of the Helm chart by `make manifests`: docs/releases.md says how it is used.\n"
+    "# {} on Kubernetes, made of the Helm chart by `make manifests`: docs/kubernetes.md says how it is used.\n"
 )
 OLDEST: Final = "1.25"
 # Kinds of other people's, of which the schemas know nothing.
-FOREIGN: Final = {"ServiceMonitor"}
+FOREIGN: Final = {"PrometheusRule", "ServiceMonitor"}
 CASES: Final[dict[str, dict[str, Any]]] = {
     "nothing set": {},
     "everything on": {
@@ -50,6 +56,8 @@ CASES: Final[dict[str, dict[str, Any]]] = {
         "service": {"annotations": {"a": "b"}},
         "podDisruptionBudget": {"enabled": True},
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "networkPolicy": {"enabled": True, "clients": [{"namespaceSelector": {}}]},
         "dashboard": {"enabled": True},
         "podAnnotations": {"a": "b"},
         "podLabels": {"a": "b"},
@@ -61,6 +69,45 @@ CASES: Final[dict[str, dict[str, Any]]] = {
     },
     "a volume that is there": {"persistence": {"existingClaim": "old"}},
     "no volume": {"persistence": {"enabled": False}},
+    "three nodes and their etcd": {"replicas": 3, "etcd": {"install": True}, "networkPolicy": {"enabled": True}},
+    "five nodes, and all that is not theirs by reference": {
+        "replicas": 5,
+        "auth": {"existingSecret": "password"},
+        "tls": {"existingSecret": "tls"},
+        "etcd": {
+            "endpoints": "https://etcd1:2379,https://etcd2:2379",
+            "tls": {"existingSecret": "etcd-tls", "clientCertificate": True},
+            "user": "warren",
+            "existingSecret": "etcd-password",
+        },
+        "cluster": {
+            "name": "orders",
+            "minInSync": 2,
+            "existingSecret": "cluster",
+            "tls": {"existingSecret": "cluster-tls"},
+            "antiAffinity": "required",
+            "topologySpread": {"whenUnsatisfiable": "DoNotSchedule"},
+        },
+        "podDisruptionBudget": {"maxUnavailable": "40%"},
+        "serviceMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True},
+    },
+    "a cluster of one node": {
+        "etcd": {"endpoints": "http://etcd:2379"},
+        "cluster": {"antiAffinity": "off", "preStopSeconds": 0, "topologySpread": {"enabled": False}},
+        "podDisruptionBudget": {"enabled": False},
+    },
+}
+# Values that the chart refuses, each with a piece of the reason.
+REFUSED: Final[dict[str, dict[str, Any]]] = {
+    "more than one node needs etcd": {"replicas": 3},
+    "is more than cluster.maxNodes": {"replicas": 5, "etcd": {"install": True}, "cluster": {"maxNodes": 3}},
+    "one of them is the etcd": {"etcd": {"install": True, "endpoints": "http://etcd:2379"}},
+    "nodes of a cluster cannot share": {"etcd": {"install": True}, "persistence": {"existingClaim": "old"}},
+    "the secret with the password of etcd.user": {"etcd": {"endpoints": "http://etcd:2379", "user": "warren"}},
+    "replicas": {"replicas": 4, "etcd": {"install": True}},
+    "endpoints": {"etcd": {"endpoints": "etcd:2379"}},
+    "replica": {"replica": 3},
 }
 
 
@@ -89,7 +136,7 @@ def problems_of(values: dict[str, Any]) -> Iterator[str]:
         resource = yaml.safe_load(document)
         if resource is None or resource["kind"] in FOREIGN:
             continue
-        if resource["kind"] == "StatefulSet":
+        if resource["kind"] == "StatefulSet" and not resource["metadata"]["name"].endswith("-etcd"):
             yield from unset(values.get("settings", {}), resource["spec"]["template"]["spec"]["containers"][0]["env"])
         for version in (OLDEST, kubernetes_validate.latest_version()):
             try:
@@ -99,29 +146,48 @@ def problems_of(values: dict[str, Any]) -> Iterator[str]:
                 yield f"{what}, Kubernetes {version}: {why}"
 
 
+def not_refused() -> Iterator[str]:
+    """Yield the values of `REFUSED` that the chart takes, or refuses for another reason."""
+    for reason, values in REFUSED.items():
+        try:
+            list(rendered(values))
+        except HelmError as error:
+            if reason not in str(error):
+                yield f"refused for another reason than {reason!r}: {error}"
+        else:
+            yield f"not refused: {reason}"
+
+
 def unset(settings: dict[str, Any], variables: list[dict[str, str]]) -> Iterator[str]:
     """Yield the settings that do not come out as a variable with their value, as text or JSON."""
-    found = {each["name"]: each["value"] for each in variables}
+    found = {each["name"]: each.get("value", "") for each in variables}
     for key, value in settings.items():
         text = found.get("WARREN_" + key.replace(".", "_").upper(), "null")
         if (text if isinstance(value, str) else json.loads(text)) != value:
             yield f"{key} is {text!r} in the environment"
 
 
-def manifests() -> str:
-    """Return the text of the manifests: the chart without a word of Helm."""
-    documents = list(rendered(yaml.safe_load(VALUES.read_text())))
+def manifests(values: str, what: str) -> str:
+    """Return the text of a file of manifests: the chart without a word of Helm."""
+    documents = list(rendered(yaml.safe_load((MANIFESTS / values).read_text())))
     lines = [line for line in "\n---\n".join(documents).splitlines() if "helm.sh/chart" not in line]
-    return HEAD + "\n".join(line.replace("managed-by: Helm", "managed-by: kubectl") for line in lines) + "\n"
+    return (
+        HEAD.format(what) + "\n".join(line.replace("managed-by: Helm", "managed-by: kubectl") for line in lines) + "\n"
+    )
 
 
 def main(arguments: list[str]) -> int:
+    if arguments == ["--render"]:
+        print(json.dumps([yaml.safe_load(document) for document in rendered(json.load(sys.stdin))]))
+        return 0
     wrong = [f"{case}: {problem}" for case, values in CASES.items() for problem in problems_of(values)]
-    if arguments == ["--check"]:
-        if not MANIFESTS.exists() or MANIFESTS.read_text() != manifests():
-            wrong.append(f"{MANIFESTS.relative_to(ROOT)} is not what the chart renders: run make manifests")
-    else:
-        MANIFESTS.write_text(manifests())
+    wrong += not_refused()
+    for name, (values, what) in FILES.items():
+        path, text = MANIFESTS / name, manifests(values, what)
+        if arguments != ["--check"]:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            wrong.append(f"{path.relative_to(ROOT)} is not what the chart renders: run make manifests")
     print("\n".join(wrong) or f"the chart is right, with {len(CASES)} sets of values")
     return 1 if wrong else 0
 

@@ -16,6 +16,10 @@ import pytest
 import yaml
 
 from warren import __version__
+from warren.mgmt_plugin.follower_api import HEALTH as OF_FOLLOWERS
+from warren.mgmt_plugin.plugin import all_routes
+from warren.mgmt_plugin.routes import Access
+from warren.server.application import STOP_DEADLINE_S, STOP_GRACE_S
 from warren.server.cli import maybe_serve_options
 from warren.server.errors import SettingsError
 from warren.server.message_store import EXIT_CODE
@@ -191,10 +195,17 @@ def dockerfile_environment() -> dict[str, str]:
     return dict(word.split("=", 1) for word in block[1].replace("\\\n", " ").split())
 
 
-def statefulset() -> Any:
-    documents = list(yaml.safe_load_all((PACKAGING / "kubernetes/warren.yaml").read_text()))
-    (found,) = (each for each in documents if each["kind"] == "StatefulSet")
+def manifests(file: str) -> list[Any]:
+    return list(yaml.safe_load_all((PACKAGING / "kubernetes" / file).read_text()))
+
+
+def named(kind: str, name: str, file: str = "warren-cluster.yaml") -> Any:
+    (found,) = (each for each in manifests(file) if (each["kind"], each["metadata"]["name"]) == (kind, name))
     return found
+
+
+def statefulset() -> Any:
+    return named("StatefulSet", "warren", "warren.yaml")
 
 
 def compose() -> Any:
@@ -286,10 +297,79 @@ def test_kubernetes_runs_one_broker_as_the_user_of_the_image_with_settings_that_
     }
 
 
-def test_the_charts_dashboard_is_that_of_the_documentation() -> None:
-    """A link in a checkout, which becomes a file in a sdist."""
-    dashboard = PACKAGING / "helm/warren/files/warren-overview.json"
-    assert dashboard.read_bytes() == (ROOT / "docs/grafana/warren-overview.json").read_bytes()
+def test_a_cluster_on_kubernetes_is_pods_of_settings_that_exist_and_addresses_of_services(tmp_path: Path) -> None:
+    spec = named("StatefulSet", "warren")["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    pod = f"warren-{spec['replicas'] - 1}"
+    given = {each["name"]: each["value"].replace("$(POD_NAME)", pod) for each in container["env"] if "value" in each}
+    settings = settings_of(given, tmp_path)
+    assert (settings.node_name, settings.cluster_first_node) == (f"rabbit@{pod}", "rabbit@warren-0")
+    headless = named("Service", spec["serviceName"])["spec"]
+    # Nodes that are not ready yet have to find each other, and all at once after an outage.
+    assert (headless["clusterIP"], headless["publishNotReadyAddresses"]) == ("None", True)
+    assert spec["podManagementPolicy"] == "Parallel"
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    for address, port in ((settings.cluster_advertise, "cluster"), (settings.http_advertise, "http")):
+        assert str(address) == f"{pod}.{spec['serviceName']}.default.svc:{ports[port]}"
+    assert settings.cluster_listen is not None and settings.cluster_listen.port == ports["cluster"]
+    etcd = named("StatefulSet", "warren-etcd")["spec"]
+    (member,) = etcd["template"]["spec"]["containers"]
+    listens = next(flag for flag in member["command"] if flag.startswith("--advertise-client-urls="))
+    pods = [f"warren-etcd-{number}" for number in range(etcd["replicas"])]
+    assert settings.etcd.split(",") == [listens.partition("=")[2].replace("$(POD_NAME)", pod) for pod in pods]
+    assert settings.replicas >= spec["replicas"]
+    assert named("PodDisruptionBudget", "warren")["spec"]["maxUnavailable"] == 1
+
+
+def test_the_probes_of_kubernetes_ask_what_leaders_and_followers_answer_without_a_login() -> None:
+    public = {route.template for route in all_routes() if route.access is Access.PUBLIC and route.method == "GET"}
+    for file in ("warren.yaml", "warren-cluster.yaml"):
+        (container,) = named("StatefulSet", "warren", file)["spec"]["template"]["spec"]["containers"]
+        asked = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")}
+        assert asked == {"startup": "/health/live", "readiness": "/health/ready", "liveness": "/health/live"}
+        assert public.union(asked.values()) == public
+        assert set(asked.values()) <= set(OF_FOLLOWERS)
+
+
+def test_a_pod_has_the_time_that_a_clean_stop_takes() -> None:
+    spec = named("StatefulSet", "warren")["spec"]["template"]["spec"]
+    waits_s = int(spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert spec["terminationGracePeriodSeconds"] >= waits_s + 2 * (STOP_DEADLINE_S + STOP_GRACE_S)
+
+
+def test_every_pod_is_of_a_user_without_rights_on_a_root_that_is_read_only() -> None:
+    sets = [each for file in ("warren.yaml", "warren-cluster.yaml") for each in manifests(file)]
+    pods = [each["spec"]["template"]["spec"] for each in sets if each["kind"] == "StatefulSet"]
+    assert len(pods) == 3
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["automountServiceAccountToken"] is pod["enableServiceLinks"] is False
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert (context["readOnlyRootFilesystem"], context["allowPrivilegeEscalation"]) == (True, False)
+            assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_every_value_of_the_chart_has_a_place_in_its_schema() -> None:
+    def check(values: Any, schema: Any, where: str) -> None:
+        schema = definitions[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+        if isinstance(values, dict) and "properties" in schema:
+            assert set(values) <= set(schema["properties"]), where
+            assert schema["additionalProperties"] is False, where
+            for name, value in values.items():
+                check(value, schema["properties"][name], f"{where}.{name}")
+
+    schema = json.loads((PACKAGING / "helm/warren/values.schema.json").read_text())
+    definitions = schema["definitions"]
+    values = yaml.safe_load((PACKAGING / "helm/warren/values.yaml").read_text())
+    check(values, schema, "values")
+    assert set(schema["properties"]) - set(values) == {"global"}
+
+
+@pytest.mark.parametrize("name", ["warren-overview.json", "warren-alerts.yml"])
+def test_the_charts_dashboard_and_alerts_are_those_of_the_documentation(name: str) -> None:
+    """Links in a checkout, which become files in a sdist."""
+    assert (PACKAGING / "helm/warren/files" / name).read_bytes() == (ROOT / "docs/grafana" / name).read_bytes()
 
 
 def unit(name: str) -> list[str]:

@@ -22,3 +22,42 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "warren.secret" -}}
 {{- default (include "warren.fullname" .) .Values.auth.existingSecret -}}
 {{- end -}}
+
+{{- define "warren.clusterSecret" -}}
+{{- default (printf "%s-cluster" (include "warren.fullname" .)) .Values.cluster.existingSecret -}}
+{{- end -}}
+
+{{/* "yes" where the nodes elect their leader, also when there is one node only; else empty. */}}
+{{- define "warren.clustered" -}}
+{{- if and .Values.etcd.endpoints .Values.etcd.install -}}
+{{- fail "etcd.endpoints and etcd.install: one of them is the etcd of this cluster" -}}
+{{- end -}}
+{{- if or .Values.etcd.endpoints .Values.etcd.install -}}
+{{- if gt (int .Values.replicas) (int .Values.cluster.maxNodes) -}}
+{{- fail (printf "replicas: %d is more than cluster.maxNodes, %d" (int .Values.replicas) (int .Values.cluster.maxNodes)) -}}
+{{- end -}}
+{{- if .Values.persistence.existingClaim -}}
+{{- fail "persistence.existingClaim: nodes of a cluster cannot share a volume" -}}
+{{- end -}}
+yes
+{{- else if gt (int .Values.replicas) 1 -}}
+{{- fail "replicas: more than one node needs etcd.endpoints, or etcd.install=true" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "warren.etcdSelector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}-etcd
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "warren.etcdEndpoints" -}}
+{{- if .Values.etcd.install -}}
+{{- $name := printf "%s-etcd" (include "warren.fullname" .) -}}
+{{- $namespace := .Release.Namespace -}}
+{{- range $number := until 3 -}}
+{{- if $number }},{{ end }}http://{{ $name }}-{{ $number }}.{{ $name }}.{{ $namespace }}.svc:2379
+{{- end -}}
+{{- else -}}
+{{- .Values.etcd.endpoints -}}
+{{- end -}}
+{{- end -}}
