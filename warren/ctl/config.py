@@ -123,7 +123,7 @@ def _profile(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[s
     wanted = flags.get("profile") or environment.get("WARREN_CTL_PROFILE")
     explicit = wanted or flags.get("config") or environment.get("WARREN_CTL_CONFIG")
     if path is None and wanted:
-        raise usage_error(f"no file with the profile {wanted!r}: this user has no home directory; name one with --config")
+        raise usage_error(f"no profile {wanted!r}: this user has no home directory, name its file with --config")
     if path is None or (not explicit and not path.exists()):
         return {}
     import tomllib
