@@ -62,7 +62,9 @@ def load_settings(
 
     def take(key: str, value: object, origin: str) -> None:
         try:
-            values[key] = KEYS[key].parse(value)
+            parsed = KEYS[key].parse(value)
+            # A value is plain text, however it was given: an answer in JSON has it.
+            values[key] = str(parsed) if isinstance(parsed, GivenText) else parsed
         except ValueError as error:
             shown = REDACTED if KEYS[key].secret else redact_url(shown_value(value))
             mistakes.append(f"{key} ({origin}): {error}, not {shown}")

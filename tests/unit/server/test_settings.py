@@ -70,6 +70,15 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(config: P
     assert settings.origins["log_format"] == "default"
 
 
+def test_a_text_is_the_same_text_however_it_was_given() -> None:
+    """It goes into answers in JSON, which know no other kinds of text."""
+    settings = load_settings(
+        {"cluster_name": "orders"}, {"WARREN_TRACING_OTLP_ENDPOINT": "http://a:1", "WARREN_HTTP_HOSTS": "a,b"}
+    )
+    for text in (settings.cluster_name, settings.tracing_otlp_endpoint, settings.http_hosts):
+        assert type(text) is str
+
+
 def test_tables_of_the_file_and_their_variables_reach_their_keys(config: Path) -> None:
     config.write_text("[limits]\nframe_max_bytes = 8192\nhandshake_timeout_s = 3\n")
     settings = load({"WARREN_LIMITS_CHANNEL_MAX": "12"}, config)
