@@ -101,6 +101,20 @@ def test_what_is_not_written_as_the_api_does_is_no_binding(monkeypatch: pytest.M
     assert place.binding("key.000000~AAAAAA") is None
 
 
+def test_a_routing_key_that_was_not_quoted_is_found_unless_it_is_the_key_of_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = Place(monkeypatch, 1)
+    queue = place.vhost.queues["q0"]
+    place.vhost.bind(place.source, queue, "orders.#", EMPTY_TABLE, "guest")
+    for written in ("orders.#", "orders.%23"):
+        found = place.binding(written)
+        assert found is not None and found.routing_key == "orders.#"
+    place.vhost.unbind(place.source, queue, "orders.#", EMPTY_TABLE, "guest")
+    place.vhost.bind(place.source, queue, "orders.%23", EMPTY_TABLE, "guest")
+    assert place.binding("orders.%23") is None  # what the API calls orders.#
+
+
 @pytest.mark.parametrize("gone", [0, 9, 19, 29])
 def test_what_goes_while_a_long_chain_is_read_takes_nothing_else_with_it(
     monkeypatch: pytest.MonkeyPatch, gone: int

@@ -136,12 +136,17 @@ async def bindings_between(source: Exchange, destination: Destination) -> list[B
 
 
 async def maybe_binding(source: Exchange, destination: Destination, properties_key: str) -> Binding | None:
-    """Return the binding between two that the API calls so. One without arguments is found without a look at others."""
+    """Return the binding between two that the API calls so. One without arguments is found without a look at others.
+
+    A text that is not the key of any binding is a routing key that was not quoted, as the topology operator sends it.
+    """
     quoted, _, digest = properties_key.partition("~")
     routing_key = unquote_plus(quoted)
     if not digest:
-        found = source.bindings.get(Binding(source, destination, routing_key, EMPTY_TABLE))
-        return found if found is not None and found.properties_key == properties_key else None
+        named = Binding(source, destination, routing_key, EMPTY_TABLE)
+        if named.properties_key != properties_key:
+            named = Binding(source, destination, properties_key, EMPTY_TABLE)
+        return source.bindings.get(named)
     for binding in await bindings_between(source, destination):
         if binding.routing_key == routing_key and binding.properties_key == properties_key:
             return source.bindings.get(binding)
