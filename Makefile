@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-protocols bench-spark pipeline lake-example fuzz abuse soak churn crashtest lake-kills spark-kills mutants mutants-rules mutants-cluster protocol cluster-faults cluster-partitions screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-protocols bench-spark pipeline lake-example fuzz abuse soak churn crashtest lake-kills spark-kills mutants mutants-rules mutants-cluster protocol cluster-faults cluster-partitions kubernetes screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -123,6 +123,9 @@ cluster-faults: setup-test ## random faults on N=20 clusters of three nodes, eac
 
 cluster-partitions: setup-test ## cuts, loss, silent machines, bad disks and clocks on three machines in namespaces; root (ARGS="--trials 20 leader-silent")
 	cd tests && ../.venv/bin/python -m cluster_lab $(ARGS)
+
+kubernetes: setup-test ## the manifests as processes in namespaces: kills, updates, 1 to 5 nodes and back under load; root (ARGS="--seed 7")
+	cd tests && ../.venv/bin/python -m kube_lab $(ARGS)
 
 protocol: setup-check ## look at every state of the protocol of a cluster within wider bounds (ARGS="--seconds 600")
 	cd tests && PYTHONPATH=.. ../.venv/bin/python -m cluster.promises

@@ -899,7 +899,7 @@ def test_a_leader_has_the_record_require_what_its_settings_say(wanted: int, leas
     (taken,) = of(Swap, node.last)
     assert taken.record.least == recorded
     (swap,) = of(Swap, node.done(taken))
-    assert (swap.record.least, swap.record.in_sync, swap.record.epoch) == (least, {A, B, C}, 6)
+    assert (swap.record.least, swap.record.in_sync, swap.record.epoch) == (least, frozenset({A, B, C}), 6)
     node.done(swap)
     assert of(Swap, node.all(Tick(), 0.1)) == []
 
