@@ -21,11 +21,11 @@ SUITES_SHARED = {("conftest", "integration"), ("durable_harness", "simulation"),
 ARROWS: dict[str, set[str]] = {
     "amqp": set(),
     "amqp_client": {"amqp"},
-    "exchanges": {"amqp"},
     "msgstore/log": {"amqp"},
     "msgstore/files": {"msgstore/log"},
     "msgstore/tools": {"amqp", "msgstore/log", "msgstore/files"},
-    "queues": {"amqp", "exchanges", "msgstore/log"},
+    "queues": {"amqp", "msgstore/log"},
+    "exchanges": {"amqp", "msgstore/log", "queues"},
     "streams": {"amqp", "msgstore/log", "queues"},
     "vhosts": {"amqp", "exchanges", "msgstore/log", "queues", "streams"},
     "channels": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts"},
@@ -197,6 +197,21 @@ def test_a_protocol_uses_what_is_shared_and_no_other_protocol(package: str) -> N
                 continue  # a type
             assert module not in own, f"{relative(path)}:{line} imports {module}"
             assert module.split(".")[1:2] not in [[each] for each in PROTOCOLS if each != package]
+
+
+def test_the_registry_alone_knows_the_exchange_types_that_act_on_messages() -> None:
+    """Other modules know the methods of `Exchange`: a new type is a file and a row of the registry."""
+    acting = {
+        f"warren.exchanges.{path.stem}"
+        for path in (ROOT / "exchanges").glob("*_exchange.py")
+        if any(
+            isinstance(node, ast.FunctionDef) and node.name == "publish"
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+    }
+    assert len(acting) == 2
+    knowing = {relative(path) for path in ROOT.rglob("*.py") for module, _ in imports(path) if module in acting}
+    assert knowing == {"exchanges/registry.py", "exchanges/history_bind.py"}  # the second is a part of a type
 
 
 def test_exceptions_are_in_use() -> None:

@@ -45,7 +45,7 @@ def held(harness: Harness, name: str = "q", lane: int = DELAYED) -> HeldMessages
 
 
 def held_by(harness: Harness, exchange: str = "x") -> HeldMessages:
-    return harness.vhost.delayed[exchange].held
+    return harness.vhost.held[exchange]
 
 
 def bodies(client: Client, name: str = "q") -> list[bytes]:
@@ -593,7 +593,7 @@ def test_deleting_a_delayed_exchange(harness: Harness, client: Client, way: str)
         harness.broker.administer(VhostDelete("/"))
         harness.broker.administer(VhostPut("/"))
         harness.settle()
-    assert (lane.count, harness.vhost.delayed) == (0, {})
+    assert (lane.count, harness.vhost.held) == (0, {})
     harness.pass_time(1)
     if way != "vhost":
         assert bodies(client) == []

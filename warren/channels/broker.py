@@ -435,10 +435,10 @@ class Broker:
             vhost.records.restore(index)
             return True
         if index.lane == EXCHANGE:
-            delayed = None if vhost is None else vhost.delayed.get(index.name)
-            if delayed is None or not delayed.exchange.durable or delayed.held.index is not None:
+            held = None if vhost is None else vhost.held.get(index.name)
+            if vhost is None or held is None or held.index is not None or not vhost.exchanges[index.name].durable:
                 return False
-            delayed.restore(index, clean=clean)
+            held.restore(index, clean=clean)
             return True
         queue = None if vhost is None else vhost.queues.get(index.name)
         if queue is None or not queue.durable or not queue.owns(index):
@@ -812,8 +812,8 @@ class Broker:
         vhost.letters.close()
         for seen in vhost.seen_keys.values():
             seen.close()
-        for delayed in vhost.delayed.values():
-            delayed.close()
+        for held in list(vhost.held.values()):
+            held.close()
         if vhost.kept_sessions is not None:
             vhost.kept_sessions.close()
             vhost.kept_sessions = None

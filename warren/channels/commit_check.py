@@ -96,7 +96,7 @@ class CommitCheck:
         body_bytes: i64 = 0
         while at < end and messages < steps.left:
             publish = publishes[at]
-            if publish.queues is not queues or publish.holders is not first.holders:
+            if publish.queues is not queues or publish.effects is not first.effects:
                 break
             at += 1
             messages += 1
@@ -111,7 +111,7 @@ class CommitCheck:
         self._messages = messages
         self._held = held
         self._body_bytes = body_bytes
-        self._has_takers = first.holders is not None
+        self._has_takers = first.effects is not None and first.effects.has_takers()
 
     def _count_queues(self, steps: Steps) -> None:
         queues = self._queues

@@ -21,7 +21,6 @@ from warren.amqp.methods import FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES
 from warren.exchanges.content import Content
 from warren.msgstore.log.message import Message
 from warren.queues.origin import BROKER
-from warren.vhosts.history import remember_in
 from warren.vhosts.virtual_host import VirtualHost
 
 HEADERS_MAX_BYTES: Final = 65536  # half of the usual frame_max
@@ -65,8 +64,8 @@ def _publish(vhost: VirtualHost, message: Message) -> None:
         return
     content = Content(header_frame(message)[FRAME_HEAD_BYTES:-1])
     queues = vhost.route(exchange, [envelope.routing_key], content)
-    if content.rememberers is not None:
-        remember_in(content.rememberers, message)
+    if content.effects is not None:
+        content.effects.publish(message)
     for queue in queues:
         if not queue.deleted:
             queue.accept(message, BROKER)

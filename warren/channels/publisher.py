@@ -49,8 +49,8 @@ from warren.channels.tracing import TrafficWatcher
 from warren.channels.transaction import BufferedPublish
 from warren.channels.wide_publish import QUEUES_AT_ONCE, OnceMore, Spread, WidePublish, hand_over
 from warren.exchanges.content import STEPS_MAX, Content
+from warren.exchanges.effects import Effects
 from warren.exchanges.exchange import Exchange
-from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.msgstore.log.message import Envelope, Message
 from warren.queues.counters import SMALL_MAX_BYTES
@@ -61,7 +61,6 @@ from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.receiver import Receiver
 from warren.queues.seen_keys import Claim, MessageKeys
-from warren.vhosts.history import remember_in
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE
 
 if TYPE_CHECKING:
@@ -204,8 +203,7 @@ class Publisher:
         vhost = self._channel.vhost
         transaction = self._channel.transaction
         exchange = message.envelope.exchange
-        holders: list[Exchange] | None = None
-        rememberers: list[RecentHistoryExchange] | None = None
+        effects: Effects | None = None
         repeated = bool(vhost.seen_keys) and transaction is None and self._is_repeated(message)
         if repeated:
             queues: list[Receiver] = []
@@ -218,39 +216,33 @@ class Publisher:
             queues = vhost.route(vhost.exchange(exchange), keys, routed)
             self._connection.units_left -= STEPS_MAX - routed.steps_left
             _check_steps(routed, exchange, vhost.name)
-            holders = routed.holders
-            rememberers = routed.rememberers
+            effects = routed.effects
         claimed: MessageKeys | None = None
         is_wide = self._is_wide(queues)
-        if is_wide and transaction is None and vhost.seen_keys:
+        if is_wide and transaction is None and (vhost.seen_keys or effects is not None):
             claimed = self._keys_of(message)
-            if claimed is not None and message.persistent and not holds:
+            if (claimed is not None or effects is not None) and message.persistent and not holds:
                 return OnceMore(self, route, message, keys, header, wants_hold=True)
         buffered: BufferedPublish | None = None
         if transaction is not None:
-            buffered = BufferedPublish(message, route.exchange, queues, holders, rememberers, route.mandatory)
+            buffered = BufferedPublish(message, route.exchange, queues, effects, route.mandatory)
             transaction.check_room(buffered)
         if self.watcher is not None:
             self.watcher.published(keys, message, queues)
         if transaction is not None and buffered is not None:
             transaction.add(buffered)
             return None
-        if rememberers is not None:
-            self._connection.units_left -= remember_in(rememberers, message)
         self._count(route.exchange, message.body_bytes, len(queues))
         if is_wide:
             if message.due_ms:
                 negate_delay(message)
-            spread = Spread(message, queues, self._claim(message, claimed), CHANNEL)
-            return WidePublish(self, spread, holders, holds=holds)
-        if repeated or holders is not None:
-            # The queues that have it, or the exchange that holds it, may be as new as anything.
-            outcome: i64 = REPEATED
-            if not repeated:
-                outcome = self._enqueue(message, queues, holders, route.mandatory, CHANNEL)
-            self._told(message, outcome, None)
+            spread = Spread(message, queues, self._claim(message, claimed), CHANNEL, effects)
+            return WidePublish(self, spread, holds=holds)
+        if repeated:
+            self._told(message, REPEATED, None, None)
         else:
-            self._told(message, self._enqueue(message, queues, holders, route.mandatory, CHANNEL), queues)
+            outcome: i64 = self._enqueue(message, queues, effects, route.mandatory, CHANNEL)
+            self._told(message, outcome, queues, effects)
         return None
 
     def _authorize_topics(self, exchange: str, keys: list[str]) -> None:
@@ -289,18 +281,19 @@ class Publisher:
         """Tell whether a publish goes to so many queues that it takes several turns."""
         return len(queues) > QUEUES_AT_ONCE and self._shared.judge is None
 
-    def publish_wide(self, message: Message, queues: list[Receiver], holders: list[Exchange] | None) -> None:
-        """Begin to publish to very many queues. `holders`: the exchanges that hold it, too."""
-        self._connection.begin(WidePublish(self, Spread(message, queues, None, CHANNEL), holders))
+    def publish_wide(self, message: Message, queues: list[Receiver]) -> None:
+        """Begin to publish to very many queues."""
+        self._connection.begin(WidePublish(self, Spread(message, queues, None, CHANNEL, None)))
 
-    def wide_publish_done(self, spread: Spread, holders: list[Exchange] | None) -> None:
+    def wide_publish_done(self, spread: Spread) -> None:
         """All queues have a message that went to very many."""
-        outcome: i64 = self.spread_done(spread, holders)
-        self._told(spread.message, outcome, spread.queues if holders is None else None)
+        outcome: i64 = self.spread_done(spread)
+        self._told(spread.message, outcome, spread.queues, spread.effects)
 
-    def spread_done(self, spread: Spread, holders: list[Exchange] | None) -> i64:
+    def spread_done(self, spread: Spread) -> i64:
         """All queues have a message that goes to very many; return the outcome."""
-        outcome: i64 = self._handed_over(spread.message, spread.queues, holders, spread.outcome)
+        outcome: i64 = spread.outcome
+        self._remember(spread.message, spread.queues, spread.effects, outcome)
         if spread.claim is not None:
             spread.claim.end()
         return outcome
@@ -323,31 +316,27 @@ class Publisher:
         keys: MessageKeys | None = self._keys_of(message) if seen_keys else None
         if keys is not None and seen_keys[message.envelope.exchange].knows(keys):
             return None
-        if publish.rememberers is not None:
-            remember_in(publish.rememberers, message)
         if message.due_ms:
             negate_delay(message)
         self._count(publish.exchange, message.body_bytes, len(publish.queues))
-        return Spread(message, publish.queues, self._claim(message, keys), origin)
+        return Spread(message, publish.queues, self._claim(message, keys), origin, publish.effects)
 
     def publish_buffered(self, publish: BufferedPublish, origin: i64) -> i64:
         """Publish a message that waited for tx.commit; return the outcome."""
         message = publish.message
-        if publish.rememberers is not None:
-            remember_in(publish.rememberers, message)
         left = publish.left()
         if self._channel.vhost.seen_keys and self._is_repeated(message):
             self._count(publish.exchange, message.body_bytes, 0)
             return REPEATED
         self._count(publish.exchange, message.body_bytes, len(left))
-        return self._enqueue(message, left, publish.holders, publish.mandatory, origin)
+        return self._enqueue(message, left, publish.effects, publish.mandatory, origin)
 
     # --- to the queues ----------------------------------------------------------------------------------------------
 
     def _enqueue(
-        self, message: Message, queues: list[Receiver], holders: list[Exchange] | None, mandatory: bool, origin: i64
+        self, message: Message, queues: list[Receiver], effects: Effects | None, mandatory: bool, origin: i64
     ) -> i64:
-        """Hand a routed message to the queues that take it; return the outcome."""
+        """Hand a routed message to the exchanges that act on it, and to the queues; return the outcome."""
         judge = self._shared.judge
         if judge is not None:
             verdict = judge(self._channel, message, queues)
@@ -358,24 +347,16 @@ class Publisher:
         if not queues:
             if mandatory:
                 self.return_message(message)
-            elif holders is None:
+            elif effects is None or not effects.has_takers():
                 self._channel.dropped += 1
         outcome: i64 = ACCEPTED
         if message.due_ms:
             negate_delay(message)
+        if effects is not None:
+            outcome = effects.publish(message)
         for queue in queues:
             outcome = _greater(outcome, hand_over(message, queue, origin))
-        return self._handed_over(message, queues, holders, outcome)
-
-    def _handed_over(
-        self, message: Message, queues: list[Receiver], holders: list[Exchange] | None, outcome: i64
-    ) -> i64:
-        """All queues have `message`: see to exchanges that hold or remember it; return the outcome."""
-        if message.due_ms and holders is not None:
-            for holder in holders:
-                self._channel.vhost.hold(holder, message)
-        if self._channel.vhost.seen_keys and (queues or holders) and outcome != REFUSED:
-            self._remember(message, queues, holders)
+        self._remember(message, queues, effects, outcome)
         return outcome
 
     def return_message(self, message: Message) -> None:
@@ -397,18 +378,23 @@ class Publisher:
         exchange.published_in += 1
         channel.not_to_one(exchange, queues)
 
-    def _told(self, message: Message, outcome: i64, queues: list[Receiver] | None) -> None:
+    def _told(self, message: Message, outcome: i64, queues: list[Receiver] | None, effects: Effects | None) -> None:
         """Have a publish confirmed, or refused. `queues`: those that have it; None: it is not known who else has."""
         channel = self._channel
         confirms = channel.confirms
         if confirms is not None and channel.is_open():
-            confirms.count_publish(message, outcome, self.ticket_of(queues))
+            confirms.count_publish(message, outcome, self.ticket_of(queues, effects))
             if outcome == REFUSED:
                 self._connection.check_outbox()
 
-    def ticket_of(self, queues: list[Receiver] | None) -> i64:
-        """Return the change of the metadata that a message in `queues` waits for; None: it may be in anything."""
-        return self._connection.broker.journal.last_ticket if queues is None else ticket_of(queues)
+    def ticket_of(self, queues: list[Receiver] | None, effects: Effects | None) -> i64:
+        """Return the change of the metadata that a message in `queues`, and acted on by `effects`, waits for.
+
+        Without `queues` it may be in anything. An exchange that takes it may be as new as anything.
+        """
+        if queues is None or (effects is not None and effects.has_takers()):
+            return self._connection.broker.journal.last_ticket
+        return ticket_of(queues)
 
     # --- repetitions ------------------------------------------------------------------------------------------------
 
@@ -437,17 +423,17 @@ class Publisher:
         keys = None if seen is None else seen.keys_of(message)
         return seen is not None and keys is not None and seen.drops(keys, message)
 
-    def _remember(self, message: Message, queues: list[Receiver], holders: list[Exchange] | None) -> None:
-        """Have its exchange remember `message`, which these have got."""
+    def _remember(self, message: Message, queues: list[Receiver], effects: Effects | None, outcome: i64) -> None:
+        """Have its exchange know `message` again, if queues or exchanges have taken it, and none has refused it."""
+        taken = len(queues) > 0 or (effects is not None and effects.has_takers())
+        if not self._channel.vhost.seen_keys or not taken or outcome == REFUSED:
+            return
         seen = self._channel.vhost.seen_keys.get(message.envelope.exchange)
         keys = None if seen is None else seen.keys_of(message)
         if seen is not None and keys is not None:
-            stored = False
+            stored = effects is not None and effects.stores()
             for queue in queues:
                 stored = stored or queue.stores
-            if holders is not None:
-                for holder in holders:
-                    stored = stored or holder.durable
             seen.add(keys, message, stored)
 
 

@@ -252,7 +252,7 @@ class Session:
             if len(queues) == 0:
                 self.unroutable(route, message)
             elif len(queues) > QUEUES_AT_ONCE:
-                self.publish_wide(message, queues, None)
+                self.publish_wide(message, queues)
                 return
         outcome: i64 = ACCEPTED
         for queue in queues:
@@ -278,9 +278,9 @@ class Session:
         """Publish a message that needs more than a look at its route."""
         self.publisher.publish_with_care(route, content, pieces, header, flags, body_bytes, largest)
 
-    def publish_wide(self, message: Message, queues: list[Receiver], holders: list[Exchange] | None) -> None:
-        """Publish to very many queues, over several turns. `holders`: the exchanges that hold it, too."""
-        self.publisher.publish_wide(message, queues, holders)
+    def publish_wide(self, message: Message, queues: list[Receiver]) -> None:
+        """Publish to very many queues, over several turns."""
+        self.publisher.publish_wide(message, queues)
 
     def unroutable(self, route: Route, message: Message) -> None:
         """Return a mandatory message; drop another one."""

@@ -20,15 +20,14 @@ from warren.channels.cancel_notices import CancelNotices
 from warren.channels.consuming import REPLY_TO_NAME
 from warren.channels.session import Session
 from warren.channels.topology_growth import binding_growth_bytes, growth_bytes
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.queues.claims import ClaimQueue
+from warren.queues.destination import Destination
 from warren.queues.long_work import AT_ONCE_STEPS
 from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
-from warren.vhosts.history import is_in_use, maybe_history_bind
 from warren.vhosts.limits import MAX_QUEUES, is_reached
 from warren.vhosts.policy_run import FirstPolicies
 from warren.vhosts.super_streams import SuperStreamDeclaration, declare_super_stream, maybe_super_stream
@@ -253,7 +252,7 @@ def _exchange_delete(channel: Session, method: m.ExchangeDelete) -> None:
     ticket = 0
     exchange = vhost.exchanges.get(name)
     if exchange is not None:
-        if method.if_unused and is_in_use(exchange):
+        if method.if_unused and exchange.is_used():
             raise in_use("exchange", name, vhost.name)
         by = channel.connection.user_name
         ticket = vhost.take_exchange_out(exchange, by)
@@ -487,12 +486,12 @@ def _queue_bind(channel: Session, method: m.QueueBind) -> None:
         if not method.no_wait and channel.is_open():
             channel.reply(m.QueueBindOk(), ticket)
 
-    bind = maybe_history_bind(vhost, source, queue, routing_key, method.arguments, by, done)
+    bind = vhost.maybe_bind_job(source, queue, routing_key, method.arguments, by, done)
     if bind is None:
         done(vhost.bind(source, queue, routing_key, method.arguments, by))
     else:
         # The messages that the queue gets at once are paid for here, as a publish pays for its queues; the rest waits.
-        channel.connection.units_left -= min(bind.history.count, i64(AT_ONCE_STEPS))
+        channel.connection.units_left -= min(bind.units(), i64(AT_ONCE_STEPS))
         channel.connection.begin(bind)
 
 

@@ -16,7 +16,7 @@ from mypy_extensions import i64
 from warren.amqp import methods as m
 from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.channels.session import Session
-from warren.exchanges.destination import Destination
+from warren.queues.destination import Destination
 
 CONNECTION_BYTES: Final = 1 << 16
 ALARM_BYTES: Final = 1 << 24

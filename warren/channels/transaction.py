@@ -38,8 +38,8 @@ from warren.amqp.methods import TX_COMMIT
 from warren.channels.commit_check import CommitCheck
 from warren.channels.jobs import KEPT_STEPS, DeliveryRun, Returning
 from warren.channels.wide_publish import STORED_STEPS, Spread
+from warren.exchanges.effects import Effects
 from warren.exchanges.exchange import Exchange
-from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.own_writes import NOTHING
@@ -65,22 +65,20 @@ QUEUE_STEPS: Final = 2
 
 
 class BufferedPublish:
-    """A publish that waits for tx.commit: with the queues, and the exchanges that hold or remember it."""
+    """A publish that waits for tx.commit: with the queues, and the exchanges that act on it."""
 
     def __init__(
         self,
         message: Message,
         exchange: Exchange,
         queues: list[Receiver],
-        holders: list[Exchange] | None,
-        rememberers: list[RecentHistoryExchange] | None,
+        effects: Effects | None,
         mandatory: bool,
     ) -> None:
         self.message = message
         self.exchange = exchange
         self.queues = queues
-        self.holders = holders
-        self.rememberers = rememberers
+        self.effects = effects
         self.mandatory = mandatory
 
     def has_takers(self) -> bool:
@@ -350,11 +348,11 @@ class Commit(Job):
                 if not spread.go_on(steps):
                     return False
                 self._spread = None
-                outcome = publisher.spread_done(spread, publish.holders)
+                outcome = publisher.spread_done(spread)
             self._next_publish += 1
             self._transaction.committed(publish)
             if publish.message.persistent:
-                ticket: i64 = publisher.ticket_of(publish.queues if publish.holders is None else None)
+                ticket: i64 = publisher.ticket_of(publish.queues, publish.effects)
                 if ticket > self._ticket:
                     self._ticket = ticket
             self._partial = self._partial or outcome == REFUSED

@@ -8,6 +8,8 @@
 4. Where an exchange drops repetitions, the key is claimed when the first queue gets the message (`SeenKeys` (8)).
    Before that the batch is held. If another message has claimed the key, it waits for that one's end: then it is
    looked up and routed (`OnceMore`).
+5. Exchanges act on the message when it is routed (`Exchange.publish`): later, a queue bound meanwhile would miss it. If
+   it is stored, the batch is held before (`OnceMore`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from mypy_extensions import i64
 
 from warren.amqp.errors import ChannelException
 from warren.channels.route_cache import Route
-from warren.exchanges.exchange import Exchange
+from warren.exchanges.effects import Effects
 from warren.msgstore.log.message import Message
 from warren.queues.long_work import Job, Steps
 from warren.queues.origin import CHANNEL
@@ -41,14 +43,17 @@ def hand_over(message: Message, queue: Receiver, origin: i64) -> i64:
 
 
 class Spread:
-    """A message on its way to its queues, and the outcome so far."""
+    """A message on its way to its queues, and the outcome so far. `effects`: they act on it at once."""
 
-    def __init__(self, message: Message, queues: list[Receiver], claim: Claim | None, origin: i64) -> None:
+    def __init__(
+        self, message: Message, queues: list[Receiver], claim: Claim | None, origin: i64, effects: Effects | None
+    ) -> None:
         self.message = message
         self.queues = queues
         self.claim = claim
         self._origin: i64 = origin
-        self.outcome: i64 = ACCEPTED
+        self.effects = effects
+        self.outcome: i64 = ACCEPTED if effects is None else effects.publish(message)
         self._next: int = 0
 
     def go_on(self, steps: Steps) -> bool:
@@ -75,17 +80,11 @@ class Spread:
 
 
 class WidePublish(Job):
-    """A publish outside of a transaction. `holders`: the exchanges that hold it, too.
+    """A publish outside of a transaction. `holds`: the batch is held already."""
 
-    `holds`: the batch is held already.
-    """
-
-    def __init__(
-        self, publisher: Publisher, spread: Spread, holders: list[Exchange] | None, *, holds: bool = False
-    ) -> None:
+    def __init__(self, publisher: Publisher, spread: Spread, *, holds: bool = False) -> None:
         self._publisher = publisher
         self._spread = spread
-        self._holders = holders
         self._holds: bool = holds
 
     def go_on(self, steps: Steps) -> bool:
@@ -99,14 +98,15 @@ class WidePublish(Job):
             return False
         if self._holds:
             log.release()
-        self._publisher.wide_publish_done(spread, self._holders)
+        self._publisher.wide_publish_done(spread)
         return True
 
 
 class OnceMore(Job):
     """A publish to an exchange that drops repetitions; it continues when it is known whether it is a repetition.
 
-    `keys`: its routing key and those of CC and BCC. `wants_hold`: it goes to very many queues, and is stored.
+    `keys`: its routing key and those of CC and BCC. `wants_hold`: it goes to very many queues, and is stored; then also
+    one that exchanges act on (5).
     """
 
     def __init__(

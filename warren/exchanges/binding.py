@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote_plus
 
 from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table
-from warren.exchanges.destination import Destination
 from warren.exchanges.stable_hash import stable_hash
+from warren.queues.destination import Destination
 
 if TYPE_CHECKING:
     from warren.exchanges.exchange import Exchange

@@ -12,9 +12,9 @@ from __future__ import annotations
 from warren.amqp.declarations import ExchangeDeclaration
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.weighted_places import WeightedPlaces
+from warren.queues.destination import Destination
 
 
 class ChoosingExchange(Exchange):

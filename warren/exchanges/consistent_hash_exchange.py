@@ -23,8 +23,8 @@ from warren.amqp.term_text import term_text
 from warren.exchanges.binding import Binding
 from warren.exchanges.choosing_exchange import ChoosingExchange
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.stable_hash import JUMP_BUCKETS_MAX, jump, stable_hash
+from warren.queues.destination import Destination
 
 WEIGHT_MAX: Final = 1_000_000
 HASH_HEADER: Final = "hash-header"

@@ -14,13 +14,13 @@ from mypy_extensions import i64
 
 from warren.amqp.field_table import Table, decode_table
 from warren.amqp.properties import BasicProperties, decode_properties
+from warren.exchanges.effects import Effects
 
 # Half a million bindings by the same header are one each; the worst trie of 10,000 patterns is gone through for a key.
 STEPS_MAX: Final = 1 << 21
 
 if TYPE_CHECKING:
     from warren.exchanges.exchange import Exchange
-    from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 
 
 class Content:
@@ -29,10 +29,8 @@ class Content:
     def __init__(self, header_payload: bytes) -> None:
         self.header_payload = header_payload
         self.steps_left: i64 = STEPS_MAX
-        # Exchanges on the route that keep the message; the publishing side calls `remember` on each.
-        self.rememberers: list[RecentHistoryExchange] | None = None
-        self.due_ms: i64 = 0  # until when delayed message exchanges on the route hold it; 0: not held
-        self.holders: list[Exchange] | None = None  # those exchanges; the publishing side has the message held for each
+        self.effects: Effects | None = None  # exchanges on the route that act on the message
+        self.due_ms: i64 = 0  # the end of its delay, which a delayed message exchange acts on; 0: it has none
         self._properties: BasicProperties | None = None
         self._headers: Table | None = None
 
@@ -59,18 +57,16 @@ class Content:
             self._headers = {} if encoded is None else decode_table(encoded)
         return self._headers
 
-    def remembered_by(self, exchange: RecentHistoryExchange) -> None:
-        """Note that `exchange` keeps this message for queues bound later."""
-        if self.rememberers is None:
-            self.rememberers = []
-        self.rememberers.append(exchange)
+    def acts(self, exchange: Exchange, *, takes: bool) -> None:
+        """Note that `exchange` acts on this message when it is accepted. `takes`: it takes it as a queue does."""
+        effects = self.effects
+        if effects is None:
+            effects = Effects()
+            self.effects = effects
+        effects.exchanges.append(exchange)
+        if takes:
+            effects.takers.append(exchange)
 
-    def held_by(self, exchange: Exchange) -> None:
-        """Note that `exchange` holds this message until its time."""
-        if self.holders is None:
-            self.holders = []
-        self.holders.append(exchange)
-
-    def is_held_by(self, exchange: Exchange) -> bool:
-        """Tell whether `exchange` holds this message."""
-        return self.holders is not None and exchange in self.holders
+    def is_taken_by(self, exchange: Exchange) -> bool:
+        """Tell whether `exchange` takes this message as a queue does."""
+        return self.effects is not None and exchange in self.effects.takers

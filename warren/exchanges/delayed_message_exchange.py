@@ -2,9 +2,8 @@
 
 1. Bindings, and what they match, are those of another type, ``x-delayed-type``. A message without a delay is routed at
    once like there.
-2. A message with a delay matches nothing. The exchange notes itself in `Content.holders`. The publishing side has the
-   message held for each holder (``vhosts.delayed_exchange``), which routes it from here when it is due, by the bindings
-   at that time.
+2. A message with a delay matches nothing. The exchange takes it (`Content.acts`), holds it (``delayed_messages``), and
+   routes it from here when it is due, by the bindings at that time.
 3. A held message is not unroutable: the alternate exchange is asked when it is due.
 
 Source: RabbitMQ's delayed message exchange plugin, its texts too.
@@ -12,13 +11,25 @@ Source: RabbitMQ's delayed message exchange plugin, its texts too.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
 
 from warren.amqp.declarations import ExchangeDeclaration
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
-from warren.exchanges.exchange import Exchange
+from warren.exchanges.delayed_messages import DelayedMessages
+from warren.exchanges.exchange import BindJob, Exchange
+from warren.exchanges.exchange_host import ExchangeHost
+from warren.msgstore.log.message import Message
+from warren.queues.delay import due_time_ms, negate_delay
+from warren.queues.destination import Destination
+from warren.queues.long_work import Steps
+from warren.queues.outcome import ACCEPTED
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
 
 DELAYED_MESSAGE: Final = "x-delayed-message"
 DELAYED_TYPE: Final = "x-delayed-type"
@@ -34,18 +45,51 @@ class DelayedMessageExchange(Exchange):
         inner.bindings = self.bindings
         inner.by_destination = self.by_destination
         inner.downstream = self.downstream
+        self._messages: DelayedMessages | None = None  # those that it holds, once it is in a vhost
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
         self.match_keys([routing_key], content, found)
 
     def match_keys(self, routing_keys: list[str], content: Content, found: list[Destination]) -> None:
         if content.due_ms:
-            content.held_by(self)
+            content.acts(self, takes=True)
         else:
             self.inner.match_keys(routing_keys, content, found)
 
     def check_binding(self, routing_key: str, arguments: bytes) -> None:
         self.inner.check_binding(routing_key, arguments)
+
+    def enter(self, host: ExchangeHost) -> None:
+        self.inner.enter(host)
+        self._messages = DelayedMessages(self, host)
+
+    def publish(self, message: Message) -> i64:
+        messages = self._messages
+        if messages is None:
+            return ACCEPTED  # the exchange was deleted after the routing
+        held = message
+        if not message.due_ms:  # of a dead letter: its queues get it at once
+            held = message.copy()
+            held.due_ms = due_time_ms(message.header_payload(), messages.log.now_ms)
+            negate_delay(held)
+        messages.hold(held)
+        return ACCEPTED
+
+    def is_used(self) -> bool:
+        return self.inner.is_used()
+
+    def maybe_bind_job(
+        self, host: ExchangeHost, queue: Queue, binding: Binding, by: str, done: Callable[[int], None]
+    ) -> BindJob | None:
+        return self.inner.maybe_bind_job(host, queue, binding, by, done)
+
+    def forget(self, steps: Steps) -> bool:
+        return self.inner.forget(steps)
+
+    def close(self) -> None:
+        if self._messages is not None:
+            self._messages.held.close()
+            self._messages = None
 
     def _index(self, binding: Binding) -> None:
         self.inner._index(binding)

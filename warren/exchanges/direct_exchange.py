@@ -10,8 +10,8 @@ from __future__ import annotations
 from warren.amqp.declarations import ExchangeDeclaration
 from warren.exchanges.binding import Binding, append_bucket, chained_in_bucket, unchained_in_bucket
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
+from warren.queues.destination import Destination
 
 
 class DirectExchange(Exchange):

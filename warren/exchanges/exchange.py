@@ -9,11 +9,15 @@
 4. Removing one binding costs the same with ten and with a hundred thousand others.
 
 Bindings that end here, permissions, auto-delete and durability are the vhost's business.
+
+A type that does more than route overrides some of `enter`, `publish`, `is_used`, `maybe_bind_job`, `forget` and
+`close`, and is not ``cacheable``; other modules know these methods only, and not the type.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -22,10 +26,27 @@ from warren.amqp.field_table import Table, decode_table
 from warren.amqp.inequivalence import check_argument, check_flag, check_text
 from warren.exchanges.binding import Binding, chained_to_destination, unchained_to_destination
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
+from warren.msgstore.log.message import Message
+from warren.queues.destination import Destination
+from warren.queues.long_work import Job, Steps
+
+if TYPE_CHECKING:
+    from warren.exchanges.exchange_host import ExchangeHost
+    from warren.queues.queue import Queue
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 SUPER_STREAM: Final = "x-super-stream"
+
+
+class BindJob(Job):
+    """Makes a binding in several turns. `is_done`: it is made, or one of its ends is gone."""
+
+    def __init__(self) -> None:
+        self.is_done: bool = False
+
+    def units(self) -> i64:
+        """Return the units of work, about, that the whole job takes."""
+        raise AssertionError("overridden")
 
 
 class Exchange(Destination):
@@ -55,7 +76,7 @@ class Exchange(Destination):
         # Counts of messages that channels published here; how many more went to queues than came in, negative: fewer.
         self.published_in: i64 = 0
         self.spread: i64 = 0
-        self.seen_activity: i64 = -1  # of `queues.activity`
+        self.seen_activity: i64 = -1  # of `exchanges.activity`
         self.bindings: dict[Binding, Binding] = {}
         self.binding_bytes: i64 = 0  # of their arguments
         self.by_destination: dict[Destination, Binding] = {}
@@ -98,6 +119,39 @@ class Exchange(Destination):
         """
         for routing_key in routing_keys:
             self.match(routing_key, content, found)
+
+    def enter(self, host: ExchangeHost) -> None:
+        """Begin to work: the exchange is in the vhost `host` now."""
+
+    def publish(self, message: Message) -> i64:
+        """Act on an accepted message that `match` has noted the exchange for (`Content.acts`).
+
+        The queues of the message get it afterwards. Return the outcome (``queues.outcome``).
+        """
+        raise AssertionError("overridden")
+
+    def is_used(self) -> bool:
+        """Tell whether anything is bound here, or about to be."""
+        return len(self.bindings) > 0
+
+    def maybe_bind_job(
+        self, host: ExchangeHost, queue: Queue, binding: Binding, by: str, done: Callable[[int], None]
+    ) -> BindJob | None:
+        """Return the job that makes `binding`, which leads to `queue`; None: the vhost makes it at once.
+
+        `done` gets the ticket to wait for.
+
+        Raises:
+            ChannelException: 406, the type refuses the binding.
+        """
+        return None
+
+    def forget(self, steps: Steps) -> bool:
+        """Release what a deleted exchange keeps, until no steps are left; True when all is released."""
+        return True
+
+    def close(self) -> None:
+        """End: the exchange is deleted."""
 
     def check_binding(self, routing_key: str, arguments: bytes) -> None:
         """Refuse a binding key or arguments that this type cannot use.

@@ -6,8 +6,8 @@ Source: AMQP 0-9-1 section 3.1.3.2 "the fanout exchange type".
 from __future__ import annotations
 
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
+from warren.queues.destination import Destination
 
 
 class FanoutExchange(Exchange):

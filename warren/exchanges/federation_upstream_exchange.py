@@ -13,8 +13,8 @@ from typing import Final
 
 from warren.amqp.declarations import ExchangeDeclaration
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
+from warren.queues.destination import Destination
 
 FEDERATION_UPSTREAM: Final = "x-federation-upstream"
 RECEIVED_FROM: Final = "x-received-from"

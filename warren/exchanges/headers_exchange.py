@@ -32,8 +32,8 @@ from warren.amqp.field_table import TYPE_NAMES, Timestamp, decode_table, find_ta
 from warren.amqp.term_text import term_text
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
+from warren.queues.destination import Destination
 
 X_MATCH: Final = "x-match"
 ARGUMENTS_MAX: Final = 256

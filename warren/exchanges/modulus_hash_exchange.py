@@ -12,8 +12,8 @@ from mypy_extensions import i64
 
 from warren.exchanges.choosing_exchange import ChoosingExchange
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.stable_hash import FNV_BASIS, stable_hash
+from warren.queues.destination import Destination
 
 
 class ModulusHashExchange(ChoosingExchange):

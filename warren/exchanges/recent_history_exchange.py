@@ -3,19 +3,20 @@
 1. It holds at most ``x-recent-history-length`` messages, 20 without the argument, of `HISTORY_BYTES_MAX` bytes at most.
    It keeps the latest message whatever its size, unless the exchanges of its vhost hold more than `HISTORIES_BYTES_MAX`
    together: then an exchange that remembers a message forgets its own until the total is small enough.
-2. A message is remembered when its route passes here, matched or not, unless its header says no-store.
+2. A message is remembered when its route passes here, matched or not, and it is accepted, unless its header says
+   no-store.
 3. The remembered messages are a chain, from the oldest to an end that the next message will fill. A reader of the chain
-   (``vhosts.history``) misses nothing: messages that are no longer remembered still lead to the others.
+   (``history_bind``) misses nothing: messages that are no longer remembered still lead to the others.
 
-Routing runs before there is a message object, so `match` notes itself in `Content.rememberers`. The publishing side
-calls `remember` once the message exists. Remembered messages do not survive a restart.
+Remembered messages do not survive a restart.
 
 Source: RabbitMQ's ``x-recent-history``.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -24,8 +25,16 @@ from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.term_text import term_text
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
-from warren.exchanges.exchange import Exchange
+from warren.exchanges.exchange import BindJob, Exchange
+from warren.exchanges.exchange_host import ExchangeHost, RememberedBytes
+from warren.exchanges.history_bind import HistoryBind, Remembered
+from warren.msgstore.log.message import Message
+from warren.queues.destination import Destination
+from warren.queues.long_work import Steps
+from warren.queues.outcome import ACCEPTED
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
 
 HISTORY_LENGTH: Final = "x-recent-history-length"
 NO_STORE: Final = "x-recent-history-no-store"
@@ -37,24 +46,6 @@ HISTORY_BYTES_MAX: Final = 64 << 20
 HISTORIES_BYTES_MAX: Final = 256 << 20
 # The cost of remembering a message, besides the message: its place in the chain, and names it does not share.
 REMEMBERED_BYTES: Final = 292
-
-
-class Histories:
-    """The size of everything that the exchanges of a vhost remember, in bytes of memory."""
-
-    def __init__(self) -> None:
-        self.held_bytes: i64 = 0
-
-
-class Remembered:
-    """A message and its size in memory. Without a `following` one it is the end, and has no message yet."""
-
-    __slots__ = ("following", "message", "size")
-
-    def __init__(self) -> None:
-        self.message: object = None
-        self.size: i64 = 0
-        self.following: Remembered | None = None
 
 
 class RecentHistoryExchange(Exchange):
@@ -76,7 +67,7 @@ class RecentHistoryExchange(Exchange):
         self._length = min(length, _LENGTH_MAX)
         self._end = Remembered()
         self.oldest = self._end
-        self.histories = Histories()  # those of the vhost, once it is in one
+        self.memory = RememberedBytes()  # of all in the vhost, once it is in one
         self._bytes: i64 = 0
         self.count: i64 = 0  # of the remembered messages
         self.remembered: i64 = 0  # of all messages that it has ever remembered
@@ -88,8 +79,34 @@ class RecentHistoryExchange(Exchange):
 
     def match_keys(self, routing_keys: list[str], content: Content, found: list[Destination]) -> None:
         if content.headers.get(NO_STORE) is not True:
-            content.remembered_by(self)
+            content.acts(self, takes=False)
+            content.steps_left -= len(self.pending)  # the binds that wait for it (`history_bind` (5))
         found.extend(self.by_destination)
+
+    def enter(self, host: ExchangeHost) -> None:
+        self.memory = host.remembered_bytes
+
+    def publish(self, message: Message) -> i64:
+        self.remember(message, message.memory_bytes)
+        return ACCEPTED
+
+    def is_used(self) -> bool:
+        return len(self.bindings) > 0 or len(self.pending) > 0
+
+    def maybe_bind_job(
+        self, host: ExchangeHost, queue: Queue, binding: Binding, by: str, done: Callable[[int], None]
+    ) -> BindJob | None:
+        source = binding.source
+        source.check_binding(binding.routing_key, binding.arguments)
+        return HistoryBind(host, self, queue, binding, by, done)
+
+    def forget(self, steps: Steps) -> bool:
+        while self.count > 0:
+            if steps.left <= 0:
+                return False
+            steps.left -= 1
+            self.forget_oldest()
+        return True
 
     def remember(self, message: object, size: i64) -> None:
         """Keep `message`, which takes `size` bytes; the oldest go when there are too many, or too much."""
@@ -99,12 +116,12 @@ class RecentHistoryExchange(Exchange):
         self._end = Remembered()
         latest.following = self._end
         self._bytes += latest.size
-        self.histories.held_bytes += latest.size
+        self.memory.total += latest.size
         self.count += 1
         self.remembered += 1
         while self.count > self._length or (self._bytes > HISTORY_BYTES_MAX and self.count > 1):
             self.forget_oldest()
-        while self.count > 0 and self.histories.held_bytes > HISTORIES_BYTES_MAX:
+        while self.count > 0 and self.memory.total > HISTORIES_BYTES_MAX:
             self.forget_oldest()
 
     def history(self) -> list[object]:
@@ -122,5 +139,5 @@ class RecentHistoryExchange(Exchange):
         assert oldest.following is not None
         self.oldest = oldest.following
         self._bytes -= oldest.size
-        self.histories.held_bytes -= oldest.size
+        self.memory.total -= oldest.size
         self.count -= 1

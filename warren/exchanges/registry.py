@@ -7,6 +7,7 @@ Source: RabbitMQ's texts for unknown types and for ``alternate-exchange``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -26,20 +27,53 @@ from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.exchanges.super_stream_exchange import SUPER_STREAM_TYPE, SuperStreamExchange
 from warren.exchanges.topic_exchange import TopicExchange
 
-EXCHANGE_TYPES: Final[tuple[str, ...]] = (
-    "direct",
-    "fanout",
-    "headers",
-    "topic",
-    "x-consistent-hash",
-    "x-delayed-message",
-    "x-federation-upstream",
-    "x-local-random",
-    "x-modulus-hash",
-    "x-random",
-    "x-recent-history",
-    "x-super-stream",
-)
+
+class Making:
+    """What the maker of a type gets besides the declaration. `seed`: for the types that choose at random."""
+
+    def __init__(self, seed: int, vhost_name: str) -> None:
+        self.seed = seed
+        self.vhost_name = vhost_name
+
+
+def _consistent_hash(declaration: ExchangeDeclaration, making: Making) -> Exchange:
+    _check_text(HASH_HEADER, declaration, making.vhost_name)
+    _check_text(HASH_PROPERTY, declaration, making.vhost_name)
+    return ConsistentHashExchange(declaration)
+
+
+def _delayed_message(declaration: ExchangeDeclaration, making: Making) -> Exchange:
+    of_type = replace(declaration, type=_delayed_type(declaration.arguments))
+    inner = create_exchange(of_type, seed=making.seed, vhost_name=making.vhost_name)
+    return DelayedMessageExchange(declaration, inner)
+
+
+def _random(declaration: ExchangeDeclaration, making: Making) -> Exchange:
+    return RandomExchange(declaration, making.seed)
+
+
+def _local_random(declaration: ExchangeDeclaration, making: Making) -> Exchange:
+    return LocalRandomExchange(declaration, making.seed)
+
+
+# The types that are made from their declaration alone, and the makers of the others.
+_CLASSES: Final[dict[str, Callable[[ExchangeDeclaration], Exchange]]] = {
+    "direct": DirectExchange,
+    "fanout": FanoutExchange,
+    "headers": HeadersExchange,
+    "topic": TopicExchange,
+    "x-modulus-hash": ModulusHashExchange,
+    "x-recent-history": RecentHistoryExchange,
+    FEDERATION_UPSTREAM: FederationUpstreamExchange,
+    SUPER_STREAM_TYPE: SuperStreamExchange,
+}
+_MAKERS: Final[dict[str, Callable[[ExchangeDeclaration, Making], Exchange]]] = {
+    "x-consistent-hash": _consistent_hash,
+    "x-local-random": _local_random,
+    "x-random": _random,
+    DELAYED_MESSAGE: _delayed_message,
+}
+EXCHANGE_TYPES: Final[tuple[str, ...]] = tuple(sorted([*_CLASSES, *_MAKERS]))
 
 
 def create_exchange(declaration: ExchangeDeclaration, *, seed: int, vhost_name: str = "/") -> Exchange:
@@ -48,38 +82,13 @@ def create_exchange(declaration: ExchangeDeclaration, *, seed: int, vhost_name: 
     Raises:
         ChannelException: 406, unknown type or an argument that the type cannot use.
     """
-    type_name = declaration.type
-    if type_name not in EXCHANGE_TYPES:
-        raise ChannelException(PRECONDITION_FAILED, f"unknown exchange type '{type_name}'")
+    if declaration.type not in EXCHANGE_TYPES:
+        raise ChannelException(PRECONDITION_FAILED, f"unknown exchange type '{declaration.type}'")
     _check_text(ALTERNATE_EXCHANGE, declaration, vhost_name)
-    if type_name == "direct":
-        return DirectExchange(declaration)
-    if type_name == "fanout":
-        return FanoutExchange(declaration)
-    if type_name == "topic":
-        return TopicExchange(declaration)
-    if type_name == "headers":
-        return HeadersExchange(declaration)
-    if type_name == "x-consistent-hash":
-        _check_text(HASH_HEADER, declaration, vhost_name)
-        _check_text(HASH_PROPERTY, declaration, vhost_name)
-        return ConsistentHashExchange(declaration)
-    if type_name == DELAYED_MESSAGE:
-        of_type = replace(declaration, type=_delayed_type(declaration.arguments))
-        inner = create_exchange(of_type, seed=seed, vhost_name=vhost_name)
-        return DelayedMessageExchange(declaration, inner)
-    if type_name == FEDERATION_UPSTREAM:
-        return FederationUpstreamExchange(declaration)
-    if type_name == "x-modulus-hash":
-        return ModulusHashExchange(declaration)
-    if type_name == "x-random":
-        return RandomExchange(declaration, seed)
-    if type_name == "x-local-random":
-        return LocalRandomExchange(declaration, seed)
-    if type_name == SUPER_STREAM_TYPE:
-        return SuperStreamExchange(declaration)
-    assert type_name == "x-recent-history"
-    return RecentHistoryExchange(declaration)
+    maker = _MAKERS.get(declaration.type)
+    if maker is None:
+        return _CLASSES[declaration.type](declaration)
+    return maker(declaration, Making(seed, vhost_name))
 
 
 def _delayed_type(arguments: bytes) -> str:

@@ -6,7 +6,7 @@
 3. The work grows with the different keys times the exchanges on the way, and with the bindings that match, each once;
    `Content.steps_left` bounds it.
 4. An alternate exchange is asked only when an exchange has no match at all, not even another exchange, and does not
-   hold the message for later.
+   take the message itself (`Content.acts`).
 
 Source: rabbitmq.com "exchange to exchange bindings", "alternate exchanges".
 """
@@ -14,8 +14,8 @@ Source: rabbitmq.com "exchange to exchange bindings", "alternate exchanges".
 from __future__ import annotations
 
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
+from warren.queues.destination import Destination
 
 
 def route(
@@ -54,7 +54,7 @@ def route(
                 visits.append(destination)
             else:
                 found.append(destination)
-        if nowhere and current.alternate and not content.is_held_by(current):
+        if nowhere and current.alternate and not content.is_taken_by(current):
             alternate = exchanges.get(current.alternate)
             if alternate is not None and alternate not in seen:
                 seen.add(alternate)

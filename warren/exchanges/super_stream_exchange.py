@@ -23,9 +23,9 @@ from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.term_text import term_text
 from warren.exchanges.binding import Binding, chained_in_bucket, unchained_in_bucket
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.murmur3 import murmur3
+from warren.queues.destination import Destination
 
 SUPER_STREAM_TYPE: Final = "x-super-stream"
 SEED: Final[i64] = 104729

@@ -28,8 +28,8 @@ from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.exchanges.binding import Binding, append_bucket, chained_in_bucket, unchained_in_bucket
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
+from warren.queues.destination import Destination
 
 WORDS_MAX: Final = 128
 HASHES_MAX: Final = 2

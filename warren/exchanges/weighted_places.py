@@ -14,7 +14,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import Final
 
-from warren.exchanges.destination import Destination
+from warren.queues.destination import Destination
 
 BLOCK_MAX: Final = 96
 

@@ -1,4 +1,4 @@
-"""Finds the queues and exchanges, among many, in which something has happened since the last look.
+"""Finds the queues, among many, in which something has happened since the last look.
 
 Most are idle. To build a row of counters of each of 100,000 queues every few seconds takes 4 % of a core; to
 compare one number of each takes a twentieth of that.
@@ -10,11 +10,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.exchanges.exchange import Exchange
 from warren.queues.queue import Queue
 
 # Any odd number: if one counter goes up while another goes down, the sum still changes.
-_MIX: Final = 1_000_003
+MIX: Final = 1_000_003
 
 
 class Lengths:
@@ -44,19 +43,8 @@ def changed_queues(queues: list[Queue], start: i64, stop: i64, lengths: Lengths)
         lengths.unacked += unacked
         counted: i64 = queue.published + queue.refused + queue.not_by_channels + queue.acked + queue.redelivered
         counted += queue.delivered + queue.delivered_no_ack + queue.got + queue.got_no_ack + queue.got_empty
-        activity: i64 = (counted * _MIX + ready) * _MIX + unacked
+        activity: i64 = (counted * MIX + ready) * MIX + unacked
         if activity != queue.seen_activity:
             queue.seen_activity = activity
             changed.append(queue)
-    return changed
-
-
-def changed_exchanges(exchanges: list[Exchange]) -> list[Exchange]:
-    """Return those in which a counter has changed since the last call, and new ones."""
-    changed: list[Exchange] = []
-    for exchange in exchanges:
-        activity: i64 = exchange.published_in * _MIX + exchange.spread
-        if activity != exchange.seen_activity:
-            exchange.seen_activity = activity
-            changed.append(exchange)
     return changed

@@ -15,8 +15,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.exchanges.destination import Destination
 from warren.msgstore.log.message import Message
+from warren.queues.destination import Destination
 
 # The cost of a publish to a queue with rules: it looks at lengths and times, and may have to make room.
 RULED_STEPS: Final = 4

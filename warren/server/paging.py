@@ -54,8 +54,8 @@ class Pager:
                 self._broker.access.routes.drop_all()
             self._round = self._new_round()
             for vhost in self._broker.vhosts.values():
-                for delayed in vhost.delayed.values():
-                    delayed.page_out()
+                for held in vhost.held.values():
+                    held.page_out()
         while self._round:
             self._round.pop().page_out()
             if time.monotonic() > stop_s:

@@ -45,10 +45,10 @@ from warren.amqp.field_table import (
 )
 from warren.amqp.term_text import term_text
 from warren.exchanges.binding import Binding
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import SUPER_STREAM, Exchange
 from warren.exchanges.super_stream_exchange import SUPER_STREAM_TYPE
 from warren.queues.arguments import ARGUMENTS, STREAM, QueueArguments
+from warren.queues.destination import Destination
 from warren.streams.stream import Stream
 
 if TYPE_CHECKING:

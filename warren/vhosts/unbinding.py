@@ -14,10 +14,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from warren.exchanges.binding import Binding
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
+from warren.queues.destination import Destination
 from warren.queues.long_work import Job, Steps
-from warren.vhosts.history import history_of
 
 if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
@@ -47,7 +46,8 @@ class Unbinding(Job):
             gone = self._gone[0]
             if not self._begun:
                 self._begin(gone)
-            if not (_forget(gone, steps) and self._take_outgoing(gone, steps) and self._take_incoming(gone, steps)):
+            forgotten = not isinstance(gone, Exchange) or gone.forget(steps)
+            if not (forgotten and self._take_outgoing(gone, steps) and self._take_incoming(gone, steps)):
                 return False
             self._begun = False
             self._gone.popleft()
@@ -113,14 +113,3 @@ class Unbinding(Job):
             self._next_told = 0
             self._next_source += 1
         return True
-
-
-def _forget(gone: Destination, steps: Steps) -> bool:
-    """Release the messages that an exchange remembers."""
-    history = history_of(gone) if isinstance(gone, Exchange) else None
-    while history is not None and history.count > 0:
-        if steps.left <= 0:
-            return False
-        steps.left -= 1
-        history.forget_oldest()
-    return True

@@ -14,7 +14,7 @@ that is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -26,10 +26,8 @@ from warren.amqp.field_table import decode_table, encode_table, find_tag, with_l
 from warren.amqp.properties import HAS_DEATHS, expiration_ms_of, headers_of, is_persistent, known_headers
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
-from warren.exchanges.delayed_message_exchange import DelayedMessageExchange
-from warren.exchanges.destination import Destination
-from warren.exchanges.exchange import Exchange
-from warren.exchanges.recent_history_exchange import Histories
+from warren.exchanges.exchange import BindJob, Exchange
+from warren.exchanges.exchange_host import ExchangeHost
 from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import is_cacheable_route, route
 from warren.msgstore.log.batch import BatchWaiter
@@ -39,24 +37,21 @@ from warren.queues.arguments import CLASSIC, QUORUM, STREAM, QueueArguments
 from warren.queues.claim_names import is_claims_name
 from warren.queues.claims import ClaimQueue
 from warren.queues.counters import Churn, MessageCounts
-from warren.queues.dead_letter import is_letter_of
-from warren.queues.delay import due_time_ms, negate_delay
+from warren.queues.delay import due_time_ms
 from warren.queues.delivery import DeliveryLedger
+from warren.queues.destination import Destination
 from warren.queues.effective_policy import NO_POLICY
 from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
 from warren.queues.long_work import LongWork
 from warren.queues.origin import BROKER
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
-from warren.queues.queue_host import QueueHost
 from warren.queues.receiver import Receiver
 from warren.queues.rules import QueueRules, rules_of
 from warren.queues.seen_keys import SeenKeys, check_equivalent, exchange_rules
 from warren.queues.timers import Timer, TimerQueue
 from warren.streams.stream import Stream
 from warren.vhosts.dead_lettering import DeadLettering
-from warren.vhosts.delayed_exchange import DelayedExchange
-from warren.vhosts.history import history_of, is_in_use, remember_in
 from warren.vhosts.kept_sessions import KeptSessions
 from warren.vhosts.metadata import (
     BindingDelete,
@@ -96,7 +91,7 @@ QUEUE_TYPE: Final = "x-queue-type"
 DEFAULT_QUEUE_TYPES: Final = {"": "", "undefined": "", "classic": CLASSIC, "quorum": QUORUM, "stream": STREAM}
 
 
-class VirtualHost(QueueHost):
+class VirtualHost(ExchangeHost):
     """One namespace. `runnable` is the broker's list of queues with messages to deliver."""
 
     def __init__(
@@ -113,14 +108,12 @@ class VirtualHost(QueueHost):
         self.topology_version: i64 = 1
         self.exchanges: dict[str, Exchange] = {}
         self.seen_keys: dict[str, SeenKeys] = {}  # of the exchanges that drop repetitions
-        self.delayed: dict[str, DelayedExchange] = {}  # the messages that delayed message exchanges hold
         self.queues: dict[str, Queue] = {}
         self.claims_of: dict[str, dict[str, ClaimQueue]] = {}  # the claims of drains, by the queue they belong to
         self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
         self.records = VhostRecords(log, record.name)
         self._retained: RetainedMessages | None = None  # made on demand
         self.kept_sessions: KeptSessions | None = None  # made by the protocol that has such sessions
-        self.histories = Histories()
         # The exchanges with bindings to this destination. Destinations of one exchange only, as most are, share a set.
         self._incoming: dict[Destination, set[Exchange]] = {}
         self._alone: dict[Exchange, set[Exchange]] = {}
@@ -295,16 +288,12 @@ class VirtualHost(QueueHost):
             return self._journal.last_ticket if durable else 0
         exchange = create_exchange(declaration, seed=self._seed, vhost_name=self.name)
         exchange.declared_by = by
-        history = history_of(exchange)
-        if history is not None:
-            history.histories = self.histories
         rules = exchange_rules(declaration, self.name, stored=self._restoring)
         if rules is not None:
             lane, producer_lane = EXCHANGE_SEEN_KEYS, EXCHANGE_PRODUCERS
             self.seen_keys[name] = SeenKeys(self.log, self.timers, self.name, name, durable, rules, lane, producer_lane)
         self.exchanges[name] = exchange
-        if isinstance(exchange, DelayedMessageExchange):
-            self.delayed[name] = DelayedExchange(exchange, self.name, self.log, self.timers, self._publish_released)
+        exchange.enter(self)
         self.follow_policies_of_exchange(exchange)
         self.topology_version += 1
         self.watcher.exchange_created(self.name, exchange, by)
@@ -328,9 +317,7 @@ class VirtualHost(QueueHost):
         seen = self.seen_keys.pop(exchange.name, None)
         if seen is not None:
             seen.close()
-        delayed = self.delayed.pop(exchange.name, None)
-        if delayed is not None:
-            delayed.close()
+        exchange.close()
         self.topology_version += 1
         ticket = 0
         if exchange.durable:
@@ -475,7 +462,7 @@ class VirtualHost(QueueHost):
     ) -> int:
         """Bind, once. Return the ticket to wait for. Not `is_last`: more bindings follow before partitions have to.
 
-        A queue gets earlier messages that `source` remembers before this, or never (`vhosts.history`).
+        A queue gets earlier messages that `source` remembers before this, or never (`maybe_bind_job`).
 
         Raises:
             ChannelException: 406, the exchange type refuses the binding.
@@ -501,6 +488,30 @@ class VirtualHost(QueueHost):
                 arguments,
             )
         )
+
+    def maybe_bind_job(
+        self,
+        source: Exchange,
+        destination: Destination,
+        routing_key: str,
+        arguments: bytes,
+        by: str,
+        done: Callable[[int], None],
+    ) -> BindJob | None:
+        """Return the job of a bind that takes several turns; None: `bind` does it.
+
+        `done` gets the ticket to wait for.
+
+        Raises:
+            ChannelException: 406, the exchange type refuses the binding.
+        """
+        if not isinstance(destination, Queue) or source.has_binding(destination, routing_key, arguments):
+            return None
+        binding = Binding(source, destination, routing_key, arguments)
+        return source.maybe_bind_job(self, destination, binding, by, done)
+
+    def make_binding(self, binding: Binding, by: str) -> int:
+        return self.bind(binding.source, binding.destination, binding.routing_key, binding.arguments, by)
 
     def _add_binding(self, binding: Binding) -> bool:
         """Have the source of `binding` pass matching messages on; return False if an identical binding existed."""
@@ -579,7 +590,11 @@ class VirtualHost(QueueHost):
 
     def is_to_auto_delete(self, exchange: Exchange) -> bool:
         """Tell whether `exchange` goes because its last binding has gone."""
-        return exchange.auto_delete and not is_in_use(exchange) and self.exchanges.get(exchange.name) is exchange
+        return exchange.auto_delete and not exchange.is_used() and self.exchanges.get(exchange.name) is exchange
+
+    def delete_unused(self, exchange: Exchange, by: str) -> None:
+        if self.is_to_auto_delete(exchange):
+            self.delete_exchange(exchange, by)
 
     # --- policies ---------------------------------------------------------------------------------------------------
 
@@ -658,42 +673,31 @@ class VirtualHost(QueueHost):
         return letters
 
     def route_message(self, exchange: Exchange, keys: list[str], message: Message) -> tuple[list[Receiver], bool]:
-        """Return the queues that `message` goes to, and whether an exchange on the way holds it."""
+        """Return the queues that `message` goes to, and whether an exchange on the way takes it.
+
+        The exchanges that act on it have done so.
+        """
         content = Content(message.header_payload())
-        if self.delayed:
+        if self.held:
             content.due_ms = due_time_ms(content.header_payload, self.log.now_ms)
-        queues = self._route_content(exchange, keys, content, message)
-        if content.holders is None:
-            return queues, False
-        held = message.copy()  # the queues get it with another time
-        held.due_ms = content.due_ms
-        negate_delay(held)
-        for holder in content.holders:
-            self.hold(holder, held)
-        return queues, True
-
-    def _route_content(self, exchange: Exchange, keys: list[str], content: Content, message: Message) -> list[Receiver]:
         queues = self.route(exchange, keys, content)
-        if content.rememberers is not None:
-            remember_in(content.rememberers, message)
-        return queues
+        effects = content.effects
+        if effects is None:
+            return queues, False
+        effects.publish(message)
+        return queues, effects.has_takers()
 
-    # --- delays ---------------------------------------------------------------------------------------------------
-
-    def hold(self, exchange: Exchange, message: Message) -> None:
-        """Have a delayed message exchange hold `message` until its time, if it is still there."""
-        delayed = self.delayed.get(exchange.name)
-        if delayed is not None and delayed.exchange is exchange:
-            delayed.hold(message)
-
-    def _publish_released(self, exchange: Exchange, message: Message) -> None:
-        """Route a message that `exchange` has held; nothing holds it again."""
+    def publish_released(self, exchange: Exchange, message: Message) -> None:
         message.sole = False
         keys = [message.envelope.routing_key, *_carbon_copies(message)]
         blind_copies = message.envelope.blind_copies
         if blind_copies is not None:
             keys += blind_copies
-        for queue in self._route_content(exchange, keys, Content(message.header_payload()), message):
+        content = Content(message.header_payload())  # without a time: nothing holds it again
+        queues = self.route(exchange, keys, content)
+        if content.effects is not None:
+            content.effects.publish(message)
+        for queue in queues:
             queue.accept(message, BROKER)
 
     def publish_copy(self, message: Message, exchange: Exchange, routing_key: str) -> tuple[int, bool]:
@@ -719,23 +723,6 @@ class VirtualHost(QueueHost):
         for queue in queues:
             is_refused = queue.accept(copy, BROKER) == REFUSED or is_refused
         return len(queues) + held, is_refused
-
-    def publish_remembered(self, queue: Queue, message: Message) -> None:
-        """Hand `queue` a message that was published before it was bound, or have the message held until it is due.
-
-        The queue does not get its own dead letters, as it would not if it were bound: else a queue that drops its
-        messages, and whose dead letters are remembered, would never have all.
-        """
-        if is_letter_of(message, queue.name):
-            return
-        copy = message.copy()
-        copy.time_ms = 0  # its time in another queue is not that in this one
-        if message.due_ms:
-            negate_delay(copy)
-        if message.due_ms > self.log.now_ms:
-            queue.hold(copy, message.due_ms, BROKER)
-        else:
-            queue.accept(copy, BROKER)
 
     def delivery_overdue(self, ledger: DeliveryLedger, tag: int, timeout_ms: int) -> None:
         self.overdue.append((ledger, tag, timeout_ms))

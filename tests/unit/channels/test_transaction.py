@@ -13,6 +13,7 @@ from engine_harness import USER, Harness, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
+from warren.amqp.field_table import encode_table
 from warren.channels.transaction import BufferedPublish
 from warren.server.direct_clients import DirectClients
 
@@ -39,6 +40,20 @@ def test_what_is_rolled_back_is_not_remembered_by_an_exchange_with_a_history() -
     assert found.content is not None
     assert found.content.body == b"committed"
     assert client.get("after") is None
+
+
+def test_a_repetition_in_a_transaction_is_not_remembered_by_an_exchange_with_a_history() -> None:
+    _, client = begin()
+    client.declare_exchange("h", "x-recent-history", arguments={"x-message-deduplication": True})
+    client.declare("before")
+    client.bind("before", "h")
+    for _ in range(2):
+        put(client, "k", exchange="h", headers=encode_table({"x-deduplication-header": "one"}))
+    client.call(1, m.TxCommit())
+    client.declare("after")
+    client.bind("after", "h")
+    assert client.get("after", no_ack=True) is not None
+    assert client.get("after", no_ack=True) is None
 
 
 def test_a_long_commit_is_one_frame_of_the_log_although_its_connection_is_lost() -> None:

@@ -346,3 +346,38 @@ def test_what_was_delayed_says_so_in_every_queue(transacted: bool) -> None:
         got = client.get(name)
         assert got is not None and got.content is not None and got.content.properties.headers is not None
         assert decode_table(got.content.properties.headers)["x-delay"] == -1000
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_an_exchange_with_a_history_remembers_it_before_any_queue_has_it(durable: bool) -> None:
+    """(5)"""
+    wide = Wide(durable=durable)
+    wide.client.send(1, exchange_declare("h", "x-recent-history"), m.ExchangeBind(0, "x", "h", "", False, EMPTY))
+    wide.client.send(1, m.ConfirmSelect(False))
+    wide.client.take_bytes()
+    wide.publish(b"one", exchange="h", properties=PERSISTENT)
+    assert wide.counts() <= {0, 1} and 0 in wide.counts()
+    late = wide.harness.channel()
+    late.connection.feed(
+        method_frame(1, queue_declare("late")) + method_frame(1, m.QueueBind(0, "late", "h", "", False, EMPTY))
+    )
+    wide.harness.settle()
+    assert wide.answers() == [m.BasicAck(1, False)] and wide.counts() == {1}
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_an_exchange_that_delays_holds_it_in_the_frame_of_its_queues(durable: bool) -> None:
+    """(5)"""
+    wide = Wide(durable=durable)
+    delayed = exchange_declare("d", "x-delayed-message", durable=durable, arguments={"x-delayed-type": "fanout"})
+    wide.client.send(1, delayed, m.ExchangeBind(0, "d", "x", "", False, EMPTY), m.ConfirmSelect(False))
+    wide.client.send(1, queue_declare("late", durable=durable), m.QueueBind(0, "late", "d", "", False, EMPTY))
+    wide.client.take_bytes()
+    wide.publish(b"one", properties={"headers": encode_table({"x-delay": 1000}), **PERSISTENT})
+    wide.harness.settle()
+    assert wide.answers() == [m.BasicAck(1, False)]
+    assert wide.harness.vhost.held["d"].count == 1
+    for _ in range(2):
+        wide.harness.pass_time(1.001)
+    wide.harness.settle()
+    assert wide.counts() == {1} and wide.harness.vhost.held["d"].count == 0

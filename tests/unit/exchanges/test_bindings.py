@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.binding import Binding
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
+from warren.queues.destination import Destination
 
 from .topology import bind, exchange, headers_content, matched, queue, table_bytes, unbind, unbind_all
 

@@ -9,10 +9,10 @@ from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import Table, encode_table
 from warren.exchanges.content import Content
 from warren.exchanges.delayed_message_exchange import DelayedMessageExchange
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES, create_exchange
 from warren.exchanges.routing import route
+from warren.queues.destination import Destination
 
 from .topology import bind, exchange, headers_content, queue, unbind
 
@@ -28,6 +28,12 @@ def routed(source: Exchange, key: str, content: Content, *others: Exchange) -> l
     found: list[Destination] = []
     route(source, [key], content, {other.name: other for other in (source, *others)}, found)
     return [destination.name for destination in found]
+
+
+def taking(content: Content) -> list[Exchange]:
+    assert content.effects is not None
+    assert content.effects.exchanges == content.effects.takers
+    return content.effects.takers
 
 
 def with_delay(due_ms: int = 5) -> Content:
@@ -58,9 +64,9 @@ def test_with_a_delay_it_matches_nothing_and_holds() -> None:
     bind(source, queue("q"))
     content = with_delay()
     assert routed(source, "k", content) == []
-    assert content.holders == [source]
-    assert content.is_held_by(source)
-    assert not content.is_held_by(delayed("fanout"))
+    assert taking(content) == [source]
+    assert content.is_taken_by(source)
+    assert not content.is_taken_by(delayed("fanout"))
 
 
 def test_each_delayed_exchange_on_the_way_holds_the_message_and_the_queues_beside_get_it() -> None:
@@ -73,7 +79,7 @@ def test_each_delayed_exchange_on_the_way_holds_the_message_and_the_queues_besid
     bind(source, queue("beside"))
     content = with_delay()
     assert routed(source, "k", content, *holders) == ["beside"]
-    assert content.holders == holders
+    assert taking(content) == holders
     assert sorted(routed(source, "k", headers_content({}), *holders)) == ["behind one", "behind two", "beside"]
 
 

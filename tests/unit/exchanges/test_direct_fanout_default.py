@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.routing import route
+from warren.queues.destination import Destination
 
 from .topology import UNREADABLE, bind, exchange, matched, queue, routed, unbind
 

@@ -6,16 +6,16 @@ import pytest
 
 from warren.amqp.errors import ChannelException
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
+from warren.exchanges.exchange_host import RememberedBytes
 from warren.exchanges.recent_history_exchange import (
     HISTORIES_BYTES_MAX,
     HISTORY_BYTES_MAX,
     REMEMBERED_BYTES,
-    Histories,
     RecentHistoryExchange,
 )
 from warren.exchanges.routing import route
+from warren.queues.destination import Destination
 
 from .topology import bind, exchange, headers_content, queue
 
@@ -30,8 +30,12 @@ def publish(source: Exchange, message: object, content: Content) -> list[str]:
     """Route, and let the exchange remember `message`, as a channel does."""
     found: list[Destination] = []
     route(source, ["k", "cc"], content, {}, found)
-    for rememberer in content.rememberers or []:
-        rememberer.remember(message, 1)
+    effects = content.effects
+    if effects is not None:
+        assert not effects.takers
+        for acting in effects.exchanges:
+            assert isinstance(acting, RecentHistoryExchange)
+            acting.remember(message, 1)
     return [destination.name for destination in found]
 
 
@@ -63,13 +67,13 @@ def test_what_is_remembered_has_a_bound_in_bytes() -> None:
 
 
 def test_the_exchanges_of_a_vhost_have_a_bound_together() -> None:
-    histories = Histories()
+    memory = RememberedBytes()
     sources = [history_exchange(str(number)) for number in range(40)]
     for source in sources:
-        source.histories = histories
+        source.memory = memory
         for number in range(4):
             source.remember(number, HISTORY_BYTES_MAX // 8 - REMEMBERED_BYTES)
-            assert histories.held_bytes <= HISTORIES_BYTES_MAX
+            assert memory.total <= HISTORIES_BYTES_MAX
     assert [len(source.history()) for source in sources] == [4] * 8 + [0] * 32
     for _ in range(4):
         sources[3].forget_oldest()
@@ -78,7 +82,7 @@ def test_the_exchanges_of_a_vhost_have_a_bound_together() -> None:
     for source in sources:
         while source.count:
             source.forget_oldest()
-    assert histories.held_bytes == 0
+    assert memory.total == 0
 
 
 def test_messages_without_bodies_have_a_bound_as_well() -> None:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.exchanges.content import STEPS_MAX, Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.exchanges.routing import is_cacheable_route, route
+from warren.queues.destination import Destination
 
 from .topology import bind, exchange, headers_content, queue, routed, unbind
 
@@ -228,4 +228,4 @@ def test_a_content_decodes_once_and_only_when_asked() -> None:
     assert content.properties is content.properties
     assert content.headers == {"a": 1}
     assert headers_content(None).headers == {}
-    assert Content(b"").rememberers is None
+    assert Content(b"").effects is None

@@ -10,8 +10,8 @@ from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.content import STEPS_MAX, Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.topic_exchange import TopicExchange
+from warren.queues.destination import Destination
 
 from .topology import UNREADABLE, bind, matched, queue, unbind
 

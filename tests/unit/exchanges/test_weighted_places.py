@@ -10,9 +10,9 @@ from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.random_exchange import RandomExchange
 from warren.exchanges.weighted_places import BLOCK_MAX, WeightedPlaces, sort_key
+from warren.queues.destination import Destination
 
 
 def named(number: int) -> Destination:

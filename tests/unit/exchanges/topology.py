@@ -7,10 +7,10 @@ from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.amqp.properties import BasicProperties
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import route
+from warren.queues.destination import Destination
 
 _CLASS_WEIGHT_SIZE = b"\x00\x3c\x00\x00" + bytes(8)
 # Decoding this fails: routing must not look inside.

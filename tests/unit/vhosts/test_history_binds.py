@@ -8,9 +8,9 @@ from engine_harness import Client, Harness, basic_consume, exchange_declare, pub
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import Table, encode_table
+from warren.exchanges.history_bind import MESSAGE_STEPS
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.queues.long_work import BYTES_PER_STEP
-from warren.vhosts.history import MESSAGE_STEPS
 
 EMPTY = encode_table({})
 # More than a turn brings.
@@ -221,14 +221,14 @@ def test_what_a_deleted_exchange_remembers_goes_in_several_turns(harness: Harnes
 
 
 def test_the_exchanges_of_a_vhost_share_what_they_may_remember(harness: Harness, publisher: Client) -> None:
-    held = harness.vhost.histories.held_bytes
+    held = harness.vhost.remembered_bytes.total
     assert held > 0
     publisher.send(1, exchange_declare("other", "x-recent-history", auto_delete=False))
     publisher.feed(publish_frames("other", "", b"one"))
-    assert harness.vhost.histories.held_bytes > held
+    assert harness.vhost.remembered_bytes.total > held
     publisher.send(1, m.ExchangeDelete(0, "other", False, False))
     harness.settle()
-    assert harness.vhost.histories.held_bytes == held
+    assert harness.vhost.remembered_bytes.total == held
 
 
 def test_a_queue_whose_letters_are_remembered_has_all_of_it_some_time(harness: Harness, publisher: Client) -> None:

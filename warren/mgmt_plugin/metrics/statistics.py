@@ -23,12 +23,13 @@ import trio
 from warren.channels.broker import Broker
 from warren.channels.peer import Peer
 from warren.channels.session import Session
+from warren.exchanges.activity import changed_exchanges
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import PAGE_SIZE_MAX
 from warren.mgmt_plugin.metrics.history import STEP_S, Clock, Series
-from warren.queues.activity import Lengths, changed_exchanges, changed_queues
+from warren.queues.activity import Lengths, changed_queues
 from warren.queues.counters import MessageCounts, Sums
 from warren.queues.queue import Queue
 from warren.server.beats import beat_after

@@ -138,7 +138,7 @@ async def walk(broker: Broker, gone: GoneQueues) -> Totals:
     # All of this without a pause: objects that end later are in these lists, and not in the sums of the gone ones.
     totals.deliveries = {kind: list(numbers) for kind, numbers in gone.deliveries.items()}
     queues = [list(vhost.queues.values()) for vhost in broker.vhosts.values()]
-    delayed = [list(vhost.delayed.values()) for vhost in broker.vhosts.values()]
+    delayed = [list(vhost.held.values()) for vhost in broker.vhosts.values()]
     connections = list(broker.connections.values())
     totals.received_bytes, totals.sent_bytes = churn.received_bytes, churn.sent_bytes
     for some_queues in queues:
@@ -148,7 +148,7 @@ async def walk(broker: Broker, gone: GoneQueues) -> Totals:
             await give_way()
     for some_delayed in delayed:
         for delayed_chunk in chunks(some_delayed):
-            totals.delayed += sum(int(each.held.count) for each in delayed_chunk)
+            totals.delayed += sum(int(each.count) for each in delayed_chunk)
             await give_way()
     for connection in connections:
         if not connection.is_direct:

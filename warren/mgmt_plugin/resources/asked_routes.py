@@ -20,7 +20,6 @@ from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.properties import BasicProperties
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import create_exchange
 from warren.mgmt_plugin.http.scheduler import give_way
@@ -28,6 +27,7 @@ from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import exchange_name, the_vhost
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.mgmt_plugin.terms import table_from_json
+from warren.queues.destination import Destination
 from warren.vhosts.virtual_host import VirtualHost
 
 # Exchange types in which a binding matches or not independently of other bindings.

@@ -13,12 +13,12 @@ from urllib.parse import unquote_plus
 
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.binding import Binding
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import MANY, RANK_BYTES, in_order
 from warren.mgmt_plugin.names import sorted_queues
 from warren.mgmt_plugin.routes import Call
+from warren.queues.destination import Destination
 from warren.queues.queue import Queue
 from warren.vhosts.virtual_host import VirtualHost
 

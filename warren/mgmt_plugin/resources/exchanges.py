@@ -13,7 +13,6 @@ from warren.amqp import methods as m
 from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.binding import Binding
-from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.server import HttpError, Response
@@ -38,6 +37,7 @@ from warren.mgmt_plugin.names import (
 from warren.mgmt_plugin.resources.binding_list import BindingList, Row, bindings_between, maybe_binding, order_of
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, created, not_found
 from warren.mgmt_plugin.terms import exchange_to_json, table_from_json, table_to_json
+from warren.queues.destination import Destination
 from warren.queues.queue import Queue
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -178,9 +178,9 @@ class ExchangeHandlers(Handlers):
         stats = shown.message_stats(EXCHANGE_STATS, ranges.messages)
         if stats:
             described["message_stats"] = stats
-        delayed = vhost.delayed.get(exchange.name)
-        if delayed is not None:
-            described["messages_delayed"] = int(delayed.held.count)
+        held = vhost.held.get(exchange.name)
+        if held is not None:
+            described["messages_delayed"] = int(held.count)
         return described
 
     async def list_exchanges(self, call: Call) -> Response:

@@ -93,8 +93,8 @@ async def _delayed_in(vhosts: Sequence[VirtualHost]) -> int:
     """Return the number of messages that wait in delayed message exchanges."""
     count = 0
     for vhost in vhosts:
-        for at, delayed in enumerate(list(vhost.delayed.values()), 1):
-            count += int(delayed.held.count)
+        for at, held in enumerate(list(vhost.held.values()), 1):
+            count += int(held.count)
             if at % PIECE == 0:
                 await give_way()
     return count

@@ -17,10 +17,10 @@ import trio
 
 from warren.amqp.errors import AmqpError
 from warren.channels.broker import Broker
-from warren.exchanges.destination import Destination
+from warren.exchanges.exchange import BindJob
+from warren.queues.destination import Destination
 from warren.server.definitions.plan import CONFLICT, Bind, DeclareExchange, DeclareQueue, Plan, Step
 from warren.server.definitions.schema import Pause
-from warren.vhosts.history import HistoryBind, maybe_history_bind
 from warren.vhosts.topology_watcher import INTERNAL_USER
 
 _SETTLE_EVERY: Final = 64
@@ -55,7 +55,7 @@ async def apply_plan(broker: Broker, plan: Plan, pause: Pause, settle: Callable[
     return journal.last_ticket
 
 
-def _carry_out(broker: Broker, step: Step, by: str) -> HistoryBind | None:
+def _carry_out(broker: Broker, step: Step, by: str) -> BindJob | None:
     """Make one change, or begin the bind that is returned.
 
     Raises:
@@ -77,7 +77,7 @@ def _carry_out(broker: Broker, step: Step, by: str) -> HistoryBind | None:
                     else vhost.exchange(step.destination)
                 )
                 source = vhost.exchange(step.source)
-                bind = maybe_history_bind(vhost, source, destination, step.routing_key, step.arguments, by, _ignored)
+                bind = vhost.maybe_bind_job(source, destination, step.routing_key, step.arguments, by, _ignored)
                 if bind is not None:
                     vhost.work.begin(bind)
                     return bind

@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.exchanges.binding import Binding
-from warren.exchanges.delayed_message_exchange import DelayedMessageExchange
-from warren.exchanges.destination import Destination
-from warren.exchanges.exchange import Exchange
-from warren.exchanges.recent_history_exchange import RecentHistoryExchange, Remembered
+from warren.exchanges.exchange import BindJob
+from warren.exchanges.exchange_host import ExchangeHost
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.own_writes import ADDS
-from warren.queues.long_work import Job, Steps
+from warren.queues.dead_letter import is_letter_of
+from warren.queues.delay import negate_delay
+from warren.queues.long_work import Steps
+from warren.queues.origin import BROKER
 from warren.queues.queue import Queue
 
 if TYPE_CHECKING:
-    from warren.vhosts.virtual_host import VirtualHost
+    from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 
 MESSAGE_STEPS: Final = 2
 KEPT_STEPS: Final = 4  # where the queue has rules
@@ -39,83 +40,48 @@ KEPT_STEPS: Final = 4  # where the queue has rules
 PAID_MAX: Final = 16384
 
 
-def history_of(source: Exchange) -> RecentHistoryExchange | None:
-    """Return the exchange that remembers messages for queues bound to `source`; None: nothing remembers."""
-    remembering = source.inner if isinstance(source, DelayedMessageExchange) else source
-    return remembering if isinstance(remembering, RecentHistoryExchange) else None
+class Remembered:
+    """A message and its size in memory. Without a `following` one it is the end, and has no message yet."""
+
+    __slots__ = ("following", "message", "size")
+
+    def __init__(self) -> None:
+        self.message: object = None
+        self.size: i64 = 0
+        self.following: Remembered | None = None
 
 
-def is_in_use(exchange: Exchange) -> bool:
-    """Tell whether anything is bound to `exchange`, or about to be."""
-    if exchange.bindings:
-        return True
-    history = history_of(exchange)
-    return history is not None and len(history.pending) > 0
-
-
-def remember_in(exchanges: list[RecentHistoryExchange], message: Message) -> i64:
-    """Have `exchanges` remember `message`; return how many binds wait for it."""
-    pending: i64 = 0
-    for exchange in exchanges:
-        exchange.remember(message, message.memory_bytes)
-        pending += len(exchange.pending)
-    return pending
-
-
-def maybe_history_bind(
-    vhost: VirtualHost,
-    source: Exchange,
-    destination: Destination,
-    routing_key: str,
-    arguments: bytes,
-    by: str,
-    done: Callable[[int], None],
-) -> HistoryBind | None:
-    """Return the job that binds `destination` to `source`; None: `VirtualHost.bind` does it alone.
-
-    Raises:
-        ChannelException: 406, the exchange type refuses the binding.
-    """
-    history = history_of(source)
-    if history is None or not isinstance(destination, Queue):
-        return None
-    if source.has_binding(destination, routing_key, arguments):
-        return None
-    source.check_binding(routing_key, arguments)
-    return HistoryBind(vhost, source, history, destination, routing_key, arguments, by, done)
-
-
-class HistoryBind(Job):
-    """Brings `queue` the messages of `history`, and then binds it to `source`. `done` gets the ticket to wait for."""
+class HistoryBind(BindJob):
+    """Brings `queue` the messages of `history`, and then makes `binding`. `done` gets the ticket to wait for."""
 
     def __init__(
         self,
-        vhost: VirtualHost,
-        source: Exchange,
+        host: ExchangeHost,
         history: RecentHistoryExchange,
         queue: Queue,
-        routing_key: str,
-        arguments: bytes,
+        binding: Binding,
         by: str,
         done: Callable[[int], None],
     ) -> None:
-        self._vhost = vhost
-        self._source = source
-        self.history = history
+        super().__init__()
+        self._host = host
+        self._history = history
         self._queue = queue
-        self._binding = Binding(source, queue, routing_key, arguments)
+        self._binding = binding
         self._by = by
         self._done = done
-        self.is_done: bool = False
         self._begun: bool = False
         self._next = Remembered()  # of the chain
         self._seen: i64 = 0  # the number of messages the exchange had remembered at the last step
+
+    def units(self) -> i64:
+        return self._history.count
 
     def need(self) -> i64:
         return ADDS
 
     def go_on(self, steps: Steps) -> bool:
-        history = self.history
+        history = self._history
         if not self._begun:
             if self._binding in history.pending:
                 return False
@@ -130,21 +96,20 @@ class HistoryBind(Job):
             return False
         ticket = 0
         if self._is_wanted():
-            wanted = self._binding
-            ticket = self._vhost.bind(self._source, self._queue, wanted.routing_key, wanted.arguments, self._by)
+            ticket = self._host.make_binding(self._binding, self._by)
         history.pending.pop(self._binding, None)
-        if self._vhost.is_to_auto_delete(self._source):
-            self._vhost.delete_exchange(self._source, self._by)
+        self._host.delete_unused(self._binding.source, self._by)
         self.is_done = True
         self._done(ticket)
         return True
 
     def _is_wanted(self) -> bool:
         """Tell whether both ends still exist, and are not bound: another bind may have been done meanwhile."""
-        return not (self._source.deleted or self._queue.deleted or self._binding in self._source.bindings)
+        source = self._binding.source
+        return not (source.deleted or self._queue.deleted or self._binding in source.bindings)
 
     def _bring(self, steps: Steps) -> bool:
-        history = self.history
+        history = self._history
         paid: i64 = PAID_MAX // i64(len(history.pending))
         if paid > history.remembered - self._seen:
             paid = history.remembered - self._seen
@@ -160,7 +125,7 @@ class HistoryBind(Job):
                 return False
             message = self._next.message
             assert isinstance(message, Message)
-            self._vhost.publish_remembered(self._queue, message)
+            _give(self._queue, message, self._host.log.now_ms)
             self._next = following
             following = following.following
         return True
@@ -175,3 +140,21 @@ class HistoryBind(Job):
             self._next = following
             following = following.following
         return True
+
+
+def _give(queue: Queue, message: Message, now_ms: i64) -> None:
+    """Hand `queue` a message that was published before it was bound, or have the message held until it is due.
+
+    The queue does not get its own dead letters, as it would not if it were bound: else a queue that drops its messages,
+    and whose dead letters are remembered, would never have all.
+    """
+    if is_letter_of(message, queue.name):
+        return
+    copy = message.copy()
+    copy.time_ms = 0  # its time in another queue is not that in this one
+    if message.due_ms:
+        negate_delay(copy)
+    if message.due_ms > now_ms:
+        queue.hold(copy, message.due_ms, BROKER)
+    else:
+        queue.accept(copy, BROKER)

@@ -10,67 +10,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mypy_extensions import i64
 
 from warren.amqp.field_table import decode_table
 from warren.amqp.properties import headers_of
 from warren.exchanges.exchange import Exchange
+from warren.exchanges.exchange_host import ExchangeHost
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.dead_letter import with_header, without_header
 from warren.queues.held_messages import HeldMessages
 from warren.queues.lanes import EXCHANGE
-from warren.queues.timers import NEVER, Timer, TimerQueue
+from warren.queues.timers import NEVER, Timer
 
 _BLIND_COPIES = "BCC"
 
 
-class DelayedExchange(Timer):
-    """Holds messages for `exchange`, and gives both to `publish` when they are due."""
+class DelayedMessages(Timer):
+    """Holds messages for `exchange`, and has `host` publish them when they are due."""
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        vhost: str,
-        log: MessageLog,
-        timers: TimerQueue,
-        publish: Callable[[Exchange, Message], None],
-    ) -> None:
+    def __init__(self, exchange: Exchange, host: ExchangeHost) -> None:
         super().__init__()
-        self.exchange = exchange
-        self.held: ExchangeLane = ExchangeLane(log, self)
-        self._vhost = vhost
-        self._log = log
-        self._timers = timers
-        self._publish: Callable[[Exchange, Message], None] | None = publish
+        self._exchange: Exchange | None = exchange  # None: closed
+        self.log = host.log
+        self.held: ExchangeLane = ExchangeLane(host.log, self)
+        self._timers = host.timers
+        self._host: ExchangeHost | None = host
+        host.held[exchange.name] = self.held
 
     def hold(self, message: Message) -> None:
         """Hold `message` until its ``due_ms``. All holders of the message hold it until then."""
+        exchange = self._exchange
+        if exchange is None:
+            return
         until_ms: i64 = message.due_ms
         blind_copies = message.envelope.blind_copies
         kept = message if blind_copies is None else with_header(message, _BLIND_COPIES, blind_copies)
         held = self.held
-        stored: bool = message.persistent and self.exchange.durable
+        stored: bool = message.persistent and exchange.durable
         if stored and held.index is None:
-            self._begin_storing()
+            self.begin_storing()
         held.hold(kept, until_ms, stored)
         if kept is not message and stored:
             message.awaits_batch = True
         self._timers.at(until_ms, self)
 
-    def _begin_storing(self) -> None:
-        exchange = self.exchange
-        log = self._log
-        index = log.new_index(log.new_queue_id(), self._vhost, exchange.name, EXCHANGE, not exchange.durable)
-        self.held.begin_storing(index)
-
-    def restore(self, index: QueueIndex, *, clean: bool) -> None:
-        """Take over the messages that recovery found; after an unclean stop any of them may have been routed before."""
-        self.held.restore(index, clean=clean)
-        self.plan()
+    def begin_storing(self) -> None:
+        """Give the lane an index in the store."""
+        exchange = self._exchange
+        host = self._host
+        if exchange is not None and host is not None:
+            log = self.log
+            index = log.new_index(log.new_queue_id(), host.name, exchange.name, EXCHANGE, not exchange.durable)
+            self.held.begin_storing(index)
 
     def released(self, message: Message) -> None:
         """Publish a message that is due."""
@@ -80,8 +73,8 @@ class DelayedExchange(Timer):
             message = without_header(message, _BLIND_COPIES)
             message.envelope = Envelope(message.envelope.exchange, message.envelope.routing_key)
             message.copy_blindly_to([key for key in copies if isinstance(key, str)])
-        if self._publish is not None:
-            self._publish(self.exchange, message)
+        if self._host is not None and self._exchange is not None:
+            self._host.publish_released(self._exchange, message)
 
     def due(self, now_ms: i64) -> None:
         self.held.release_due(now_ms)
@@ -90,29 +83,25 @@ class DelayedExchange(Timer):
     def plan(self) -> None:
         """Set the timer for the earliest message."""
         at_ms: i64 = self.held.first_ms()
-        if at_ms < NEVER and self._publish is not None:
+        if at_ms < NEVER and self._host is not None:
             self._timers.at(at_ms, self)
 
-    def page_out(self) -> None:
-        """Move messages out of memory, which is short."""
-        if self.held.needs_index():
-            self._begin_storing()
-        self.held.page_out()
-
     def close(self) -> None:
-        """Release everything: the exchange is deleted."""
-        self.held.close()
+        """Hold nothing more: the exchange is deleted."""
         self._timers.cancel(self)
-        # The vhost and this refer to each other: do not leave them to the cyclic collector.
-        self._publish = None
+        if self._host is not None and self._exchange is not None:
+            self._host.held.pop(self._exchange.name, None)
+        # Both refer to this, and this to them: do not leave them to the cyclic collector.
+        self._host = None
+        self._exchange = None
 
 
 class ExchangeLane(HeldMessages):
     """The messages that the exchange holds."""
 
-    def __init__(self, log: MessageLog, owner: DelayedExchange) -> None:
+    def __init__(self, log: MessageLog, owner: DelayedMessages) -> None:
         super().__init__(log)
-        self._owner: DelayedExchange | None = owner
+        self._owner: DelayedMessages | None = owner
 
     def released(self, message: Message) -> None:
         if self._owner is not None:
@@ -122,6 +111,17 @@ class ExchangeLane(HeldMessages):
         if self._owner is not None:
             self._owner.plan()
 
+    def restore(self, index: QueueIndex, *, clean: bool = True) -> None:
+        super().restore(index, clean=clean)
+        self.changed()
+
+    def page_out(self) -> None:
+        if self._owner is not None and self.needs_index():
+            self._owner.begin_storing()
+        super().page_out()
+
     def close(self) -> None:
         super().close()
-        self._owner = None
+        if self._owner is not None:
+            self._owner.close()
+            self._owner = None

@@ -1,0 +1,45 @@
+"""The services of a vhost for exchanges that do more than route: they hold messages, or change their bindings later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.queues.held_messages import HeldMessages
+from warren.queues.queue_host import QueueHost
+from warren.queues.timers import TimerQueue
+
+if TYPE_CHECKING:
+    from warren.exchanges.binding import Binding
+    from warren.exchanges.exchange import Exchange
+
+
+class RememberedBytes:
+    """The memory of all messages that the exchanges of a vhost remember."""
+
+    def __init__(self) -> None:
+        self.total: i64 = 0
+
+
+class ExchangeHost(QueueHost):
+    """The surroundings of exchanges. `held`: the messages that exchanges hold until later, by the exchange's name."""
+
+    def __init__(self, name: str, log: MessageLog, timers: TimerQueue) -> None:
+        super().__init__(name, log, timers)
+        self.held: dict[str, HeldMessages] = {}
+        self.remembered_bytes = RememberedBytes()
+
+    def publish_released(self, exchange: Exchange, message: Message) -> None:
+        """Route a message that `exchange` has held, by the current bindings, and publish it."""
+        raise AssertionError("overridden")
+
+    def make_binding(self, binding: Binding, by: str) -> int:
+        """Make a binding whose job is done. Return the ticket to wait for."""
+        raise AssertionError("overridden")
+
+    def delete_unused(self, exchange: Exchange, by: str) -> None:
+        """Delete `exchange` if it is auto-delete and not used any longer."""
+        raise AssertionError("overridden")
