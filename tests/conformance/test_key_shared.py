@@ -10,7 +10,7 @@ from engine_harness import Client, Harness, basic_consume, body_of, publish_fram
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, encode_table
-from warren.queues.key_sharing import ASIDE_MAX
+from warren.queues.shared_keys import ASIDE_MAX
 
 from .rules import rule
 

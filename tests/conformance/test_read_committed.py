@@ -18,7 +18,7 @@ from warren.amqp.field_table import Table, encode_table
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import ClaimQueue, claims_arguments
-from warren.queues.queue import DRAIN_BUDGET
+from warren.queues.dispatch import DRAIN_BUDGET
 from warren.streams.stream import Stream
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
 

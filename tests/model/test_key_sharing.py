@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import Table, encode_table
+from warren.queues.key_sharing import KeyShared
 
 CLIENTS, CHANNELS = 2, 2
 KEYS = ("", "a", "b", "c", "dd")
@@ -172,9 +173,9 @@ class Comparison:
     def _declare(self) -> SmallQueue:
         self.clients[0].declare("shared", durable=self.durable, arguments=self.arguments)
         self.clients[0].bind("shared", "amq.fanout")
-        sharing = self.harness.queue("shared").sharing
-        assert sharing is not None
-        sharing.aside_max = self.aside_max
+        sharing = self.harness.queue("shared").need_keeper().dispatch
+        assert isinstance(sharing, KeyShared)
+        sharing.keys.aside_max = self.aside_max
         return SmallQueue(self.arguments, self.aside_max)
 
     def run(self, commands: list[Command]) -> None:

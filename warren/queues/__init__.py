@@ -6,8 +6,9 @@ The core, and its parts:
     ready_messages      messages waiting for a consumer      backlog      those never delivered, in memory or on disk
     returned_messages   those that came back                 lanes, held_lanes, held_messages    held messages
     delivery            unacked messages of a channel        consumer_groups, turns    which consumer is next
+    dispatch            which consumer takes which message: in order, by level; key_sharing, selective: the others
     arguments, rules    the requested settings               effective_policy    which of several settings applies
     rule_keeper         carries the rules out: expiry, length_limit, message_deaths and dead_letter, retry, delay,
-                        seen_keys (deduplication), key_sharing, delivery_timeout
+                        seen_keys (deduplication), delivery_timeout, commit_gate
     offset_queue        messages that stay and are read by offset: streams (`warren.streams`) and claims
 """

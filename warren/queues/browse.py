@@ -137,7 +137,6 @@ class _SealedTold:
 
 def _look_at_returned(queue: Queue, cursor: Cursor, passes: i64, most: int, found: list[Seen]) -> i64:
     """Continue in the returned messages of a lane; return how many were looked at."""
-    sharing = queue.sharing
     wanted: i64 = most - len(found) + cursor.skip
     if wanted > passes:
         wanted = passes
@@ -148,7 +147,7 @@ def _look_at_returned(queue: Queue, cursor: Cursor, passes: i64, most: int, foun
         if cursor.skip > 0:
             cursor.skip -= 1
         else:
-            found.append(Seen(place, message, sharing is None or sharing.may_have_been_delivered(place)))
+            found.append(Seen(place, message, queue.ready.may_have_been_delivered(place)))
     if len(returned) < wanted:
         cursor.in_backlog = True
         cursor.number = 0

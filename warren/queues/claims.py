@@ -238,7 +238,6 @@ class ClaimQueue(OffsetQueue):
     def _claim_returned(self, queue: Queue, lane: i64, end: i64, most: i64, claimed: Claimed) -> None:
         """Claim messages of a lane that were returned, or set aside in it."""
         ready = queue.ready
-        sharing = queue.sharing
         keeper = queue.keeper
         lane_bits: i64 = lane << LANE_SHIFT
         for place, message in ready.returned_messages(lane_bits, lane_bits | (end - 1), int(most)):
@@ -246,7 +245,7 @@ class ClaimQueue(OffsetQueue):
                 return
             if keeper is not None and keeper.expiry.is_expired(message):
                 continue
-            redelivered = sharing is None or sharing.may_have_been_delivered(place)
+            redelivered = ready.may_have_been_delivered(place)
             if ready.maybe_take_out(place) is not None:
                 self._take(queue, message, place, redelivered, claimed)
 
@@ -266,8 +265,7 @@ class ClaimQueue(OffsetQueue):
             if keeper is not None and keeper.expiry.is_expired(message):
                 keeper.expiry.expired_at_hand_out(message, place)
                 continue
-            redelivered = place & NUMBER_MASK < backlog.delivered_before or message.attempts > 0
-            self._take(queue, message, place, redelivered, claimed)
+            self._take(queue, message, place, ready.next_redelivered, claimed)
 
     def _take(self, queue: Queue, message: Message, place: i64, redelivered: bool, claimed: Claimed) -> None:
         """Take over a message that was taken out of `queue`."""

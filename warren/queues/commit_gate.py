@@ -24,6 +24,7 @@ from mypy_extensions import i64
 
 from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
+from warren.queues.dispatch import DRAIN_BUDGET
 from warren.queues.lanes import LANE_SHIFT
 from warren.queues.queue_host import QueueHost
 
@@ -148,7 +149,8 @@ class CommitGate(BatchWaiter):
         A message that is ready may push another one out, whose dead letter may push out one that comes back here. So
         messages may come meanwhile. They find the group among those that wait, and stand after all of it (2).
         """
-        queue = self._queue
+        keeper = self._queue.keeper
+        assert keeper is not None
         ready = self._ready
         at: i64 = 0
         for message in group.messages:
@@ -164,7 +166,7 @@ class CommitGate(BatchWaiter):
             ready.uncommitted_bytes -= message.body_bytes
             group.memory_bytes -= message.memory_bytes
             self._log.resident_bytes -= message.memory_bytes
-            queue.make_ready(message, place, at)
+            keeper.committed(message, place, hands_over=at <= DRAIN_BUDGET)
         if self._groups and self._groups[0] is group:
             self._groups.pop(0)
 

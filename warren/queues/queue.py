@@ -3,15 +3,16 @@
 1. A message is ready, unacked, held or gone. Ready messages are in ``ready`` (``queues.ready_messages``). Unacked ones
    are in the channels' ledgers and counted here. Held ones are in the keeper's lanes (``queues.held_lanes``).
 2. While a message is ready and a consumer may take it, the queue is on the broker's runnable list, or that consumer
-   stands in a line for its turn on a channel or connection (``queues.turns``). ``_hungry`` is True only when some
+   stands in a line for its turn on a channel or connection (``queues.turns``). ``is_hungry`` is True only when some
    consumer may be able to take a message: a publish into a queue of stalled consumers is an append.
 3. Consumers of higher priority are served first, equals in turn (``queues.consumer_groups``).
 4. A persistent message in a durable queue is in the log, or on its way there, until it is settled here.
 5. While the next message is being read from disk, consumers and basic.get wait for `_loaded`.
 6. The keeper carries out arguments and policies (``queues.rule_keeper``); a queue without any does not have a keeper.
-7. In a key-shared queue (2) and (3), and the order of messages, hold for each key, as ``queues.key_sharing`` says.
-8. For a consumer that wants only some of the messages (2) is about those that it wants: ``queues.selective``. A queue
-   with such consumers has a keeper.
+7. The keeper's dispatch decides which consumer takes which message (``queues.dispatch``). It may narrow (2) and (3): to
+   the messages of a key (``queues.key_sharing``), or to those that a consumer wants (``queues.selective``).
+8. A queue without a keeper is plain: first in, first out, and its rules are ignored. Its way from publish to settle is
+   in line here, and asks only whether there is a keeper.
 9. In a queue with a ``gate`` a message is ready only once it is committed (``queues.commit_gate``). Until then
    basic.get waits for it, as for one that is being read from disk.
 
@@ -27,8 +28,7 @@ from mypy_extensions import i64
 
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
-from warren.amqp.properties import priority_of
-from warren.msgstore.log.message import HEADER_AT, Message
+from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.arguments import QueueArguments
 from warren.queues.commit_gate import CommitGate
@@ -36,23 +36,20 @@ from warren.queues.consumer_groups import NOBODY, ConsumerGroups
 from warren.queues.counters import DeathCounts, MessageCounts
 from warren.queues.dead_letter import REJECTED
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.dispatch import DRAIN_BUDGET
 from warren.queues.effective_policy import NO_POLICY, EffectivePolicy
 from warren.queues.held_lanes import HeldLane
-from warren.queues.key_sharing import KeySharing
-from warren.queues.lanes import HELD_FROM, LANE_SHIFT, UNDELIVERED
-from warren.queues.origin import CHANNEL, LETTER, PROMISED, RELEASED
-from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
+from warren.queues.lanes import HELD_FROM, UNDELIVERED
+from warren.queues.origin import CHANNEL, PROMISED, RELEASED
+from warren.queues.outcome import ACCEPTED
 from warren.queues.queue_host import QueueHost
 from warren.queues.ready_messages import ReadyMessages
 from warren.queues.receiver import RULED_STEPS, Receiver
 from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import DROP_HEAD, PLAIN_RULES, QueueRules
-from warren.queues.seen_keys import SeenKeys
 from warren.queues.selection import Selection
-from warren.queues.selective import SelectiveConsumers
+from warren.queues.selective import Selective
 
-# How many messages one drain delivers before the other queues have their turn.
-DRAIN_BUDGET: Final = 2000
 # This many passed-over consumers count as one message; when there are more, a publish does not look for one itself.
 PASSED_OVER_PER_MESSAGE: Final = 32
 
@@ -77,7 +74,6 @@ class Queue(Receiver):
         self.owner = owner
         self.arguments = declaration.arguments  # an encoded table
         self.single_active: bool = False
-        self.has_levels: bool = False  # it is a priority queue
 
         self.ready = ReadyMessages(host.log, host.name, self.name, self.durable, store_id, self._loaded)
         self.unacked_count: i64 = 0
@@ -99,16 +95,14 @@ class Queue(Receiver):
         self.consumers: dict[Consumer, None] = {}  # in registration order
         self.exclusive_consumer: Consumer | None = None  # then there is no other one
         self._groups = NOBODY  # the queue's own from the first consumer on
-        self._hungry: bool = False
+        self.is_hungry: bool = False
         self.is_search_long: bool = False  # many are passed over in a search: only `drain` looks for a consumer
-        self._scheduled: bool = False
+        self.is_scheduled: bool = False
         self._runnable = runnable
         self.parsed: QueueArguments | None = None  # None: a reply queue
         self.rules = PLAIN_RULES
         self.policies: EffectivePolicy = NO_POLICY  # those whose settings are in the rules
         self.keeper: RuleKeeper | None = None
-        self.sharing: KeySharing | None = None  # with x-key-shared; there is a keeper then
-        self.selective: SelectiveConsumers | None = None  # None: all consumers want all; else there is a keeper
         self.gate: CommitGate | None = None  # None: messages are ready when they come; else there is a keeper
         self.paused: bool = False
         self.is_recovering: bool = False  # recovered messages wait for the first commit of this life
@@ -164,11 +158,12 @@ class Queue(Receiver):
     def publish(self, message: Message) -> i64:
         keeper = self.keeper
         if keeper is not None:
-            return self._publish_kept_by_channel(keeper, message, CHANNEL)
+            return keeper.publish(message, CHANNEL)
+        # First in, first out, in line (`queues.dispatch`).
         self.published += 1
         ready = self.ready
-        if self._hungry and ready.count == 0:
-            consumer = self._let_wait() if self.is_search_long else self.pick()
+        if self.is_hungry and ready.count == 0:
+            consumer = self.let_wait() if self.is_search_long else self.pick()
             if consumer is not None:
                 place: i64 = ready.skip(0)
                 if consumer.no_ack:
@@ -195,103 +190,18 @@ class Queue(Receiver):
         """
         if message.expiration_ms >= 0 or message.attempts > 0:
             self.need_keeper()
-        if origin == CHANNEL:
+        keeper = self.keeper
+        if keeper is None:
+            if origin != CHANNEL and origin != PROMISED:
+                self.not_by_channels += 1
             return self.publish(message)
         if origin == RELEASED:
-            self._take_released(message)
+            keeper.released(message)
             return ACCEPTED
-        keeper = self.keeper
-        if origin == PROMISED:
-            return self.publish(message) if keeper is None else self._publish_kept_by_channel(keeper, message, PROMISED)
-        outcome: i64 = ACCEPTED
-        if keeper is None:
-            self.publish(message)
-        elif origin == LETTER:
-            outcome = self._publish_by_rules(keeper, message, origin)
-        else:
-            outcome = self._publish_kept(keeper, message, origin)
-        if outcome == ACCEPTED:
-            self.not_by_channels += 1
-        return outcome
+        return keeper.publish(message, origin)
 
-    def _publish_kept_by_channel(self, keeper: RuleKeeper, message: Message, origin: i64) -> i64:
-        outcome: i64 = self._publish_kept(keeper, message, origin)
-        if outcome != ACCEPTED:
-            self.refused += 1
-        return outcome
-
-    def _publish_kept(self, keeper: RuleKeeper, message: Message, origin: i64) -> i64:
-        seen = keeper.seen
-        if seen is None:
-            return self._publish_by_rules(keeper, message, origin)
-        return self._publish_once(keeper, seen, message, origin)
-
-    def _publish_by_rules(self, keeper: RuleKeeper, message: Message, origin: i64) -> i64:
-        """Handle a publish by the rules."""
-        if not keeper.admit(message, origin):
-            return REFUSED
-        self.published += 1
-        self._add(keeper, keeper.retries.as_kept(message))
-        return ACCEPTED
-
-    def _publish_once(self, keeper: RuleKeeper, seen: SeenKeys, message: Message, origin: i64) -> i64:
-        keys = seen.keys_of(message)
-        if keys is None:
-            return self._publish_by_rules(keeper, message, origin)
-        if seen.drops(keys, message):
-            return REPEATED
-        outcome: i64 = self._publish_by_rules(keeper, message, origin)
-        if outcome == ACCEPTED:
-            seen.add(keys, message, self.stores)
-        return outcome
-
-    def _add(self, keeper: RuleKeeper, message: Message) -> None:
-        lane: i64 = 0
-        if self.has_levels:
-            lane = self.ready.lane_for(priority_of(message.header_frame(), HEADER_AT))
-        gate = self.gate
-        if gate is not None and gate.takes(message):
-            gate.hold(message, lane)
-            return
-        self._make_ready(keeper, message, lane, is_stored=False, hands_over=True)
-
-    def make_ready(self, message: Message, place: i64, nth: i64) -> None:
-        """Take a message that the gate has held, and that is stored: the `nth` of those that become ready together."""
-        keeper = self.keeper
-        assert keeper is not None
-        keeper.expiry.becomes_ready(message)
-        given = self._make_ready(keeper, message, place >> LANE_SHIFT, is_stored=True, hands_over=nth <= DRAIN_BUDGET)
-        assert given == place, "a message is ready at another place than it was given"
-
-    def _make_ready(self, keeper: RuleKeeper, message: Message, lane: i64, *, is_stored: bool, hands_over: bool) -> i64:
-        """Hand a message to a consumer, unless not `hands_over`, or have it wait for one; return its place."""
-        ready = self.ready
-        sharing = self.sharing
-        selective = self.selective
-        given: i64 = -1
-        if selective is not None or not hands_over:
-            pass  # `drain` finds the consumers that want it
-        elif sharing is not None:
-            # On the runnable list older messages of other keys go first.
-            if self._hungry and not self._scheduled:
-                given = sharing.maybe_hand_over(message, is_stored)
-        elif self._hungry and ready.count == 0:
-            consumer = self._let_wait() if self.is_search_long else self.pick()
-            if consumer is not None:
-                given = self.hand_over(consumer, message, lane, is_stored)
-        if given >= 0:
-            return given
-        place: i64 = ready.append(message, lane)
-        if message.persistent and self.stores and not is_stored:
-            ready.store(message, place)
-        if selective is not None and selective.came(lane):
-            self._hungry = True
-        keeper.waits(message, place)
-        if self.has_levels or selective is not None:
-            self.wake_if_hungry()  # earlier messages may be waiting for the disk, or for another consumer
-        if sharing is not None and self._hungry and (self._scheduled or not sharing.maybe_look_past()):
-            self.wake()
-        return place
+    def hold(self, message: Message, until_ms: i64, origin: i64) -> i64:
+        return self.need_keeper().hold(message, until_ms, origin)
 
     def released(self) -> None:
         """Continue after messages have become ready."""
@@ -324,43 +234,6 @@ class Queue(Receiver):
         keeper = self.keeper
         if keeper is not None:
             keeper.length.void_promise()
-
-    def hand_over(self, consumer: Consumer, message: Message, lane: i64, is_stored: bool) -> i64:
-        """Deliver a message that has just come, or become ready, and need not wait; return its place."""
-        place: i64 = self.ready.skip(lane)
-        if is_stored:
-            if consumer.no_ack:
-                self.ready.settle(message, place)
-        elif not consumer.no_ack and message.persistent and self.stores:
-            self.ready.store(message, place)
-        if message.attempts > 0:
-            self.redelivered += 1
-            consumer.ledger.redelivered += 1
-        self._deliver(consumer, message, place, message.attempts > 0)
-        return place
-
-    def hold(self, message: Message, until_ms: i64, origin: i64) -> i64:
-        keeper = self.need_keeper()
-        seen = keeper.seen
-        keys = None if seen is None else seen.keys_of(message)
-        if seen is not None and keys is not None:
-            if seen.drops(keys, message):
-                if origin == CHANNEL:
-                    self.refused += 1
-                return REPEATED
-            seen.add(keys, message, self.stores)
-        self.published += 1
-        if origin != CHANNEL:
-            self.not_by_channels += 1
-        keeper.lanes.hold(keeper.retries.as_kept(message), until_ms)
-        return ACCEPTED
-
-    def _take_released(self, message: Message) -> None:
-        keeper = self.keeper
-        assert keeper is not None
-        keeper.expiry.released(message)
-        self._add(keeper, message)
-        self.wake_if_hungry()
 
     def owns(self, index: QueueIndex) -> bool:
         """Tell whether an index with our name is of a lane of this queue.
@@ -428,9 +301,8 @@ class Queue(Receiver):
         self.unacked_count -= 1
         self.unacked_bytes -= message.body_bytes
         self.ready.put_back(message, delivery.sequence_number)
-        if self.selective is not None:
-            self.selective.came_back(delivery.sequence_number)
         if keeper is not None:
+            keeper.dispatch.came_back(delivery.sequence_number)
             keeper.length.keep()
 
     def settle(self, delivery: Delivery) -> None:
@@ -438,9 +310,9 @@ class Queue(Receiver):
         self.unacked_count -= 1
         self.unacked_bytes -= delivery.message.body_bytes
         self.acked += 1
-        sharing = self.sharing
-        if sharing is not None:
-            sharing.answered(delivery.sequence_number, delivery.message)
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.dispatch.settled(delivery.message, delivery.sequence_number)
         ready = self.ready
         if ready.in_log:
             ready.settle(delivery.message, delivery.sequence_number)
@@ -479,9 +351,9 @@ class Queue(Receiver):
         """Note that a delivery is no longer out. The caller settles it."""
         self.unacked_count -= 1
         self.unacked_bytes -= delivery.message.body_bytes
-        sharing = self.sharing
-        if sharing is not None:
-            sharing.answered(delivery.sequence_number, delivery.message)
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.dispatch.settled(delivery.message, delivery.sequence_number)
 
     def begin_return(self) -> None:
         """Deliver nothing until `end_return`: returned messages must have their places before others leave."""
@@ -510,32 +382,32 @@ class Queue(Receiver):
 
     def wake(self) -> None:
         """Note that a consumer may be able to take a message again."""
-        self._hungry = True
-        if self.ready.count > 0 and not self._scheduled:
-            self._scheduled = True
+        self.is_hungry = True
+        if self.ready.count > 0 and not self.is_scheduled:
+            self.is_scheduled = True
             self._runnable.append(self)
 
     def wake_if_hungry(self) -> None:
         """Have a message delivered that became ready outside of a publish."""
-        if self._hungry:
+        if self.is_hungry:
             self.wake()
 
     def drain(self) -> None:
         """Deliver ready messages while consumers take them, at most `DRAIN_BUDGET`; then queue up again."""
-        self._scheduled = False
+        self.is_scheduled = False
         self._hand_out_ready()
 
     def serve(self, consumer: Consumer) -> None:
         """Deliver to `consumer`, whose turn it is on its channel or connection, while it has room."""
         if self.deleted:
             return
-        hungry = self._hungry
-        self._hungry = True
+        hungry = self.is_hungry
+        self.is_hungry = True
         self._groups.narrow(consumer)
         self._hand_out_ready()
         self._groups.widen()
         if hungry:
-            self._hungry = True  # nothing is known of the others
+            self.is_hungry = True  # nothing is known of the others
 
     def _hand_out_ready(self) -> None:
         keeper = self.keeper
@@ -543,16 +415,11 @@ class Queue(Receiver):
         if keeper is not None:
             keeper.expiry.expire()
             if keeper.expiry.is_held_up:
-                self._hungry = True
-                return  # the keeper wakes us
-            sharing = self.sharing
-            if sharing is not None:
-                sharing.drain(DRAIN_BUDGET)
-                return
-            selective = self.selective
-            if selective is not None:
-                selective.drain(DRAIN_BUDGET)
-                return
+                self.is_hungry = True  # the keeper wakes us
+            else:
+                keeper.dispatch.drain(DRAIN_BUDGET)
+            return
+        # First in, first out, in line (`queues.dispatch`).
         budget: i64 = DRAIN_BUDGET
         ready = self.ready
         while ready.count > 0:
@@ -568,22 +435,20 @@ class Queue(Receiver):
             if consumer is None:
                 return
             message = ready.take_next()
-            if keeper is not None and keeper.expiry.is_expired(message):
-                keeper.expiry.expired_at_hand_out(message, ready.next_place)
-                continue
             self.hand_out(consumer, message, ready.next_place, ready.next_redelivered)
 
     def hand_out(self, consumer: Consumer, message: Message, place: i64, redelivered: bool) -> None:
         """Deliver a message that has waited, and was taken out."""
-        if redelivered:
-            self.redelivered += 1
-            consumer.ledger.redelivered += 1
         if consumer.no_ack:
             self.ready.settle(message, place)
-        self._deliver(consumer, message, place, redelivered)
+        self.deliver(consumer, message, place, redelivered)
 
-    def _deliver(self, consumer: Consumer, message: Message, place: i64, redelivered: bool) -> None:
+    def deliver(self, consumer: Consumer, message: Message, place: i64, redelivered: bool) -> None:
+        """Deliver a message that does not wait, or no longer."""
         ledger = consumer.ledger
+        if redelivered:
+            self.redelivered += 1
+            ledger.redelivered += 1
         if consumer.no_ack:
             self.delivered_no_ack += 1
         else:
@@ -610,7 +475,10 @@ class Queue(Receiver):
         ready = self.ready
         if self.is_recovering:
             return self.ready_count == 0
-        return (ready.count > 0 or ready.uncommitted_count == 0) and ready.is_ready()
+        if ready.count == 0:
+            return ready.uncommitted_count == 0
+        keeper = self.keeper
+        return ready.is_ready() if keeper is None else keeper.dispatch.is_ready()
 
     def call_when_ready(self, waiter: Callable[[], None]) -> None:
         """Have `waiter` called when the oldest message has been read from disk, or returned messages are in place."""
@@ -627,38 +495,37 @@ class Queue(Receiver):
         return False
 
     def _get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
+        ready = self.ready
         keeper = self.keeper
         if keeper is not None:
             keeper.used()
             keeper.expiry.expire()
-        while self.ready.count > 0 and not self.is_shut:
-            if not self.ready.is_ready():
-                return False  # the messages before it have expired just now
-            sharing = self.sharing
-            message = self.ready.take_next() if sharing is None else sharing.maybe_take_for(ledger)
-            if message is None:
-                return False
-            if keeper is not None and keeper.expiry.is_expired(message):
-                keeper.expiry.expired_at_hand_out(message, self.ready.next_place)
-                continue
-            place: i64 = self.ready.next_place
-            if self.ready.next_redelivered:
-                self.redelivered += 1
-            if no_ack:
-                self.got_no_ack += 1
-                self.ready.settle(message, place)
-            else:
-                self.got += 1
-                self.unacked_count += 1
-                self.unacked_bytes += message.body_bytes
-                if sharing is not None:
-                    sharing.got(message, place, ledger)
-            ledger.get(self, message, place, self.ready.next_redelivered, no_ack, self.ready.count)
-            rules = self.rules
-            if not no_ack and (rules.visibility_timeout_ms > 0 or rules.consumer_timeout_ms > 0):
-                self.need_keeper().timeouts().begin(ledger, rules.visibility_timeout_ms, rules.consumer_timeout_ms)
-            return True
-        return False
+        message: Message | None = None
+        if self.is_shut:
+            pass
+        elif keeper is not None:
+            message = keeper.dispatch.maybe_take(ledger)
+        elif ready.count > 0 and ready.is_ready():
+            message = ready.take_next()
+        if message is None:
+            return False
+        place: i64 = ready.next_place
+        if ready.next_redelivered:
+            self.redelivered += 1
+        if no_ack:
+            self.got_no_ack += 1
+            ready.settle(message, place)
+        else:
+            self.got += 1
+            self.unacked_count += 1
+            self.unacked_bytes += message.body_bytes
+            if keeper is not None:
+                keeper.dispatch.got(message, place, ledger)
+        ledger.get(self, message, place, ready.next_redelivered, no_ack, ready.count)
+        rules = self.rules
+        if not no_ack and (rules.visibility_timeout_ms > 0 or rules.consumer_timeout_ms > 0):
+            self.need_keeper().timeouts().begin(ledger, rules.visibility_timeout_ms, rules.consumer_timeout_ms)
+        return True
 
     def _loaded(self, lost: int, lost_bytes: int) -> None:
         """Continue after messages were read from disk; those that were `lost` are damaged there, and not served."""
@@ -666,7 +533,7 @@ class Queue(Receiver):
         keeper = self.keeper
         if keeper is not None and not self.deleted:
             keeper.loaded()
-        if self._hungry:
+        if self.is_hungry:
             self.wake()
         self.serve_waiters()
 
@@ -699,18 +566,15 @@ class Queue(Receiver):
         self.exclusive_consumer = None
         if self._groups is not NOBODY:
             self._groups.clear()
-        self._hungry = False
-        # It refers to us, and we to it: do not leave them to the cyclic collector.
-        selective = self.selective
-        if selective is not None:
-            selective.close()
-            self.selective = None
+        self.is_hungry = False
+        # They refer to us, and we to them: do not leave them to the cyclic collector.
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.dispatch.close()
         if self.gate is not None:
             self.gate.close()
             self.gate = None
         self.ready.close()
-        self.sharing = None
-        keeper = self.keeper
         if keeper is not None:
             keeper.close()
             self.keeper = None
@@ -733,7 +597,6 @@ class Queue(Receiver):
 
     def make_lanes(self, max_priority: int) -> None:
         """Make this a priority queue; it is new."""
-        self.has_levels = True
         self.ready.make_lanes(max_priority + 1)
 
     def apply_rules(self, rules: QueueRules) -> None:
@@ -741,12 +604,9 @@ class Queue(Receiver):
         self.rules = rules
         self.stores = self.durable and not rules.memory_only
         self._restrain()
-        if rules.is_plain() and self.keeper is None:
+        if rules.is_plain and self.keeper is None:
             self._fit_consumers()  # their timeout is not a rule of the queue
             return
-        if rules.key_shared and self.sharing is None:  # of the declaration, never of a policy: the queue is new
-            self.sharing = KeySharing(self, self.ready.backlog(0), rules.key_header)
-            self.ready.sharing = self.sharing
         keeper = self.need_keeper()
         keeper.change(rules)
         keeper.length.keep()
@@ -806,7 +666,7 @@ class Queue(Receiver):
         if self._restrained and (
             self.is_shut or self._returning > 0 or 0 <= self.rules.max_unacked <= self.unacked_count
         ):
-            self._hungry = False
+            self.is_hungry = False
             return True
         return False
 
@@ -848,12 +708,12 @@ class Queue(Receiver):
 
     def select(self, consumer: Consumer, selection: Selection) -> None:
         """Deliver to `consumer`, which has just come, only messages that pass `selection`. Not with shared keys."""
-        selective = self.selective
-        if selective is None:
-            self.need_keeper()
-            selective = SelectiveConsumers(self)
-            self.selective = selective
-        selective.add(consumer, selection)
+        keeper = self.need_keeper()
+        dispatch = keeper.dispatch
+        if not isinstance(dispatch, Selective):
+            dispatch = Selective(self, dispatch)
+            keeper.dispatch = dispatch
+        dispatch.add(consumer, selection)
 
     def why_not_selected(self) -> str:
         """Return why consumers of this queue cannot select messages, "": they can."""
@@ -865,7 +725,8 @@ class Queue(Receiver):
 
     def selective_count(self) -> int:
         """Return how many consumers want only some of the messages."""
-        return 0 if self.selective is None else self.selective.count()
+        keeper = self.keeper
+        return 0 if keeper is None else keeper.dispatch.selective_count()
 
     def now_ms(self) -> i64:
         """Return the time, in ms since the epoch."""
@@ -879,20 +740,16 @@ class Queue(Receiver):
         consumer.gone = True
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
-        if self.sharing is not None:
-            self.sharing.consumer_removed(consumer)
-        selective = self.selective
-        if selective is not None:
-            selective.remove(consumer)
-            if selective.count() == 0:
-                self.selective = None
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.dispatch = keeper.dispatch.without(consumer)
         self._groups.remove(consumer)
         if self.consumers:
             self.wake()  # another one may be active now, or get messages that only this one could take
         else:
-            self._hungry = False
-        if self.keeper is not None:
-            self.keeper.used()
+            self.is_hungry = False
+        if keeper is not None:
+            keeper.used()
 
     def active_consumer(self) -> Consumer | None:
         """Return the consumer that is served, in a queue with a single active one."""
@@ -907,26 +764,26 @@ class Queue(Receiver):
         if consumer is not None:
             if consumer.has_room():
                 return consumer
-            self._hungry = False
+            self.is_hungry = False
             return None
         consumer = groups.pick()
         if groups.passed_over > PASSED_OVER_PER_MESSAGE:
             self.is_search_long = True
         if consumer is None:
-            self._hungry = False
+            self.is_hungry = False
         return consumer
 
     def rest(self, consumer: Consumer) -> bool:
         """Deliver nothing to `consumer` until it comes back; False, and noted, when it is the only one served."""
         if self._groups.rest(consumer):
             return True
-        self._hungry = False
+        self.is_hungry = False
         return False
 
-    def _let_wait(self) -> Consumer | None:
+    def let_wait(self) -> Consumer | None:
         """Choose nobody for a message that has just come: the search takes long, and is left to the next drain."""
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.is_scheduled:
+            self.is_scheduled = True
             self._runnable.append(self)
         return None
 
@@ -937,7 +794,7 @@ class Queue(Receiver):
         if groups.passed_over > PASSED_OVER_PER_MESSAGE:
             self.is_search_long = True
         if not found:
-            self._hungry = False
+            self.is_hungry = False
         return found
 
     def take_search_cost(self) -> i64:
@@ -954,20 +811,8 @@ class Queue(Receiver):
             self.gate.check_invariants()
         assert self.unacked_count >= 0
         assert self.unacked_bytes >= 0 and (self.unacked_count > 0 or self.unacked_bytes == 0)
-        if self.sharing is not None:
-            self.sharing.check_invariants()
-            if not self._scheduled:
-                self.sharing.check_nothing_could_leave()
-        elif self.selective is not None:
-            if not self._scheduled:
-                self._check_selective(self.selective)
-        elif self.ready.count > 0 and not self._scheduled and self.ready.is_ready():
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.dispatch.check_invariants(is_idle=not self.is_scheduled)
+        elif self.ready.count > 0 and not self.is_scheduled and self.ready.is_ready():
             assert self.pick() is None, "a message waits although a consumer could take it"
-
-    def _check_selective(self, selective: SelectiveConsumers) -> None:
-        selective.check_invariants()
-        if self.ready.count > 0 and self.ready.is_ready() and not self.is_restrained():
-            active = self.active_consumer()
-            for consumer in self.consumers:
-                if consumer.search is None and (active is None or active is consumer) and consumer.is_ready():
-                    assert consumer.line is not None, "a message waits although a consumer could take it"

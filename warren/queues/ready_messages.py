@@ -5,8 +5,7 @@
    smaller, except where messages were taken out of turn before they came back (``queues.selective``).
 2. Messages leave in the order of their places, so a requeued message has its old place again.
 3. The backlog tells whether the next message is in memory.
-4. In a key-shared queue ``sharing``, not ``_returned``, has the messages that were requeued, or set aside for their
-   key. They are counted here.
+4. In a key-shared queue ``_returned`` also has the messages set aside for their key (``queues.shared_keys``).
 
 This module knows neither consumers nor rules.
 """
@@ -15,12 +14,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
-from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from warren.msgstore.log.message import Message
+from warren.amqp.properties import priority_of
+from warren.msgstore.log.message import HEADER_AT, Message
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.backlog import Backlog, nobody_waits
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
@@ -28,7 +27,6 @@ from warren.queues.returned_messages import ReturnedMessages
 
 if TYPE_CHECKING:
     from warren.msgstore.log.message_log import MessageLog
-    from warren.queues.key_sharing import KeySharing
 
 _NO_LANES: Final[list[int]] = []
 PLACE_MAX: Final = (1 << 62) - 1
@@ -55,7 +53,6 @@ class ReadyMessages:
         self.next_redelivered: bool = False  # whether that may have been delivered before
         self.store_id = store_id
         self.in_log: bool = False  # the log has had messages of ours: `settle` may find some
-        self.sharing: KeySharing | None = None
         self._log = log
         self._vhost_name = vhost_name
         self._queue_name = queue_name
@@ -95,17 +92,21 @@ class ReadyMessages:
         """Use `backlog` as the only lane of an empty queue."""
         self._backlog = backlog
 
+    def return_to(self, returned: ReturnedMessages) -> None:
+        """Use `returned` for messages that come back to an empty queue."""
+        self._returned = returned
+
     def lane_count(self) -> int:
         """Return how many lanes there are."""
         lanes = self._lanes
         return 1 if lanes is None else len(lanes)
 
-    def lane_for(self, priority: i64) -> i64:
-        """Return the lane of messages with `priority`."""
+    def lane_of(self, message: Message) -> i64:
+        """Return the lane of a message that comes: that of its priority."""
         lanes = self._lanes
         if lanes is None:
             return 0
-        lane: i64 = i64(len(lanes)) - 1 - priority
+        lane: i64 = i64(len(lanes)) - 1 - priority_of(message.header_frame(), HEADER_AT)
         return lane if lane > 0 else i64(0)
 
     def backlog(self, lane: i64) -> Backlog:
@@ -166,15 +167,11 @@ class ReadyMessages:
         """Put `message` back where it was, to wait again."""
         self.count += 1
         self.body_bytes += message.body_bytes
-        sharing = self.sharing
-        if sharing is None:
-            returned = self._returned
-            if returned is None:
-                returned = ReturnedMessages()
-                self._returned = returned
-            returned.put(message, place)
-        else:
-            sharing.returned(place, message)
+        returned = self._returned
+        if returned is None:
+            returned = ReturnedMessages()
+            self._returned = returned
+        returned.put(message, place)
 
     def lost(self, count: int, body_bytes: int) -> None:
         """Subtract messages that were counted and are damaged on disk."""
@@ -285,14 +282,11 @@ class ReadyMessages:
     # --- out, in turn ---------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Tell whether the next message is in memory or does not exist. If key-shared, see `KeySharing.is_ready`."""
+        """Tell whether the next message is in memory or does not exist."""
         if self.count == 0:
             return True
         lanes = self._lanes
         if lanes is None:
-            sharing = self.sharing
-            if sharing is not None:
-                return sharing.is_ready()
             return self._is_returned_first() or self._backlog.is_ready()
         return self._is_returned_first() or lanes[self._first_lane()].is_ready()
 
@@ -315,9 +309,8 @@ class ReadyMessages:
         returned = self._returned
         lanes = self._lanes
         if returned is not None and self._is_returned_first():
-            message = self._take_first_of(returned)
-            self.next_redelivered = True
-        elif lanes is None:
+            return self.take_returned(returned, returned.first_place())
+        if lanes is None:
             backlog = self._backlog
             message = backlog.pop()
             self.next_place = backlog.popped_number
@@ -336,12 +329,7 @@ class ReadyMessages:
 
     def maybe_take_oldest(self) -> Message | None:
         """Take the oldest message out, for any consumer; None when it is on disk. `next_place` is where it was."""
-        sharing = self.sharing
-        if sharing is None:
-            return self.take_next() if self.is_ready() else None
-        if sharing.maybe_oldest() is not None:
-            return sharing.take_oldest()
-        return self.take_next() if self._backlog.is_ready() else None
+        return self.take_next() if self.is_ready() else None
 
     # --- out, out of turn -----------------------------------------------------------------------------------------
 
@@ -365,34 +353,33 @@ class ReadyMessages:
     def maybe_head(self, lane: i64) -> Message | None:
         """Return the first message of a lane; None when the lane is empty, or the message has to be read from disk."""
         if lane < 0:
-            if self.sharing is not None:
-                return self.sharing.maybe_oldest()
             returned = self._returned
             return returned.first() if returned is not None and returned.count() > 0 else None
         backlog = self.backlog(lane)
         return backlog.head() if backlog.is_ready() else None
 
     def take_head(self, lane: i64) -> Message:
-        """Take out the message that `maybe_head` has returned. `next_place` is where it was."""
+        """Take out the message that `maybe_head` has returned; place and flag as after `take_next`."""
         if lane < 0:
-            if self.sharing is not None:
-                return self.sharing.take_oldest()
             returned = self._returned
             assert returned is not None
-            message = self._take_first_of(returned)
-        else:
-            backlog = self.backlog(lane)
-            message = backlog.pop()
-            self.next_place = lane << LANE_SHIFT | backlog.popped_number
+            return self.take_returned(returned, returned.first_place())
+        backlog = self.backlog(lane)
+        message = backlog.pop()
+        self.next_place = lane << LANE_SHIFT | backlog.popped_number
+        self.next_redelivered = backlog.popped_number < backlog.delivered_before or message.attempts > 0
         self.count -= 1
         self.body_bytes -= message.body_bytes
         return message
 
-    def _take_first_of(self, returned: ReturnedMessages) -> Message:
-        place: i64 = returned.first_place()
+    def take_returned(self, returned: ReturnedMessages, place: i64) -> Message:
+        """Take out the message that is in `returned`, ours, at `place`; place and flag as after `take_next`."""
         message = returned.maybe_take(place)
         assert message is not None
         self.next_place = place
+        self.next_redelivered = returned.took_redelivered
+        self.count -= 1
+        self.body_bytes -= message.body_bytes
         return message
 
     def is_on_disk(self, place: i64) -> bool:
@@ -402,11 +389,6 @@ class ReadyMessages:
 
     def maybe_waiting(self, place: i64) -> Message | None:
         """Return the message at `place` if it waits in memory, wherever it stands."""
-        sharing = self.sharing
-        if sharing is not None:
-            aside = sharing.maybe_aside(place)
-            if aside is not None:
-                return aside
         message = self.backlog(place >> LANE_SHIFT).find(place & NUMBER_MASK)
         if message is not None:
             return message
@@ -415,9 +397,6 @@ class ReadyMessages:
 
     def waits_at(self, place: i64) -> bool:
         """Tell whether a message may wait at `place`, except for returned ones: see `returned_places`."""
-        sharing = self.sharing
-        if sharing is not None and sharing.maybe_aside(place) is not None:
-            return True
         backlog = self.backlog(place >> LANE_SHIFT)
         number: i64 = place & NUMBER_MASK
         return backlog.find(number) is not None or backlog.is_on_disk(number)
@@ -431,6 +410,11 @@ class ReadyMessages:
         returned = self._returned
         return [] if returned is None else returned.places()
 
+    def may_have_been_delivered(self, place: i64) -> bool:
+        """Tell whether the message that came back to `place`, or was set aside there, may have been delivered."""
+        returned = self._returned
+        return returned is None or returned.may_have_been_delivered(place)
+
     def returned_count(self) -> i64:
         """Return the number of returned messages."""
         returned = self._returned
@@ -442,10 +426,6 @@ class ReadyMessages:
 
     def maybe_take_out(self, place: i64) -> Message | None:
         """Take a message out that waits in memory, wherever it stands; None when it does not."""
-        if self.sharing is not None:
-            aside = self.sharing.maybe_take_out(place)
-            if aside is not None:
-                return aside
         backlog = self.backlog(place >> LANE_SHIFT)
         message = backlog.find(place & NUMBER_MASK)
         if message is not None:
@@ -459,9 +439,9 @@ class ReadyMessages:
 
     def take_out(self, place: i64, body_bytes: i64) -> bool:
         """Take a fetched message out; False when it no longer waits. Its index page is resident."""
-        if self.sharing is not None and self.sharing.maybe_take_out(place) is not None:
-            return True
-        if not self.backlog(place >> LANE_SHIFT).remove(place & NUMBER_MASK):
+        returned = self._returned
+        was_aside = returned is not None and returned.take_read(place)
+        if not was_aside and not self.backlog(place >> LANE_SHIFT).remove(place & NUMBER_MASK):
             return False
         self.count -= 1
         self.body_bytes -= body_bytes
@@ -508,8 +488,6 @@ class ReadyMessages:
         """Drop all waiting messages."""
         if self.in_log and self._returned is not None:
             self._returned.settle_all(self._log.reclamation, self.settle)
-        if self.sharing is not None:
-            self.sharing.purge()
         for backlog in self._backlogs():
             backlog.clear()
         self._forget()
@@ -532,12 +510,8 @@ class ReadyMessages:
         if self._unused is not None:
             self._unused.close()
         self._on_loaded = nobody_waits
-        # It refers to us, and we to it: do not leave them to the cyclic collector.
-        sharing = self.sharing
-        if sharing is not None:
-            sharing.close()
-            self.sharing = None
         self._forget()
+        self._returned = None
 
     def _forget(self) -> None:
         if self._returned is not None:
@@ -547,10 +521,6 @@ class ReadyMessages:
 
     def returned_messages(self, first: i64, last: i64, most: int) -> list[tuple[int, Message]]:
         """Return the first messages returned or set aside from place `first` to `last`, with places, in order."""
-        sharing = self.sharing
-        if sharing is not None:
-            aside = sharing.aside_places()
-            return nsmallest(most, [entry for entry in aside if first <= entry[0] <= last], key=_by_place)
         returned = self._returned
         return [] if returned is None else returned.between(first, last, most)
 
@@ -566,14 +536,9 @@ class ReadyMessages:
         return max(int(self.body_bytes) - self._bodies_in_memory(), 0)
 
     def _bodies_in_memory(self) -> int:
-        sharing = self.sharing
         returned = self._returned
-        aside_bytes: i64 = 0
-        if sharing is not None:
-            aside_bytes = sharing.aside_bytes
-        elif returned is not None:
-            aside_bytes = returned.body_bytes
-        return int(aside_bytes) + sum([int(backlog.bodies_in_memory) for backlog in self._backlogs()])
+        returned_bytes: i64 = 0 if returned is None else returned.body_bytes
+        return int(returned_bytes) + sum([int(backlog.bodies_in_memory) for backlog in self._backlogs()])
 
     def persistent(self) -> tuple[int, int]:
         """Return how many messages a restart keeps, ready or unacked, and their bodies: those that are stored."""
@@ -594,12 +559,9 @@ class ReadyMessages:
 
     def in_memory(self) -> list[Message]:
         """Return those that are in memory, in order. For tests and small listings only."""
-        sharing = self.sharing
         returned = self._returned
         listed: list[tuple[int, Message]] = []
-        if sharing is not None:
-            listed += sharing.aside_places()
-        elif returned is not None:
+        if returned is not None:
             listed += returned.between(0, PLACE_MAX, int(returned.count()))
         for lane in [0] if self._lanes is None else self._used:
             listed += [(lane << LANE_SHIFT | number, message) for number, message in self.backlog(lane).residents()]

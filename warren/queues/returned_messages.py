@@ -2,6 +2,8 @@
 
 ``_order`` is a heap of their places. It may have stale places of messages that have left, which are passed over: at
 most as many as there are messages, or a few.
+
+A key-shared queue has others in their stead, which also have messages that never were away: ``queues.shared_keys``.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ class ReturnedMessages:
 
     def __init__(self) -> None:
         self.body_bytes: i64 = 0
+        self.took_redelivered: bool = True  # the last one that was taken may have been delivered before
         self._messages: dict[int, Message] = {}
         self._order: list[int] = []
         self._sorted: bool = False  # `_order` is sorted, after a look at a range
@@ -55,6 +58,10 @@ class ReturnedMessages:
         """Return the one at `place`."""
         return self._messages.get(int(place))
 
+    def may_have_been_delivered(self, place: i64) -> bool:
+        """Tell whether the one at `place` may have been delivered before."""
+        return True
+
     def maybe_take(self, place: i64) -> Message | None:
         """Remove and return the one at `place`."""
         messages = self._messages
@@ -66,6 +73,10 @@ class ReturnedMessages:
             elif len(self._order) > 2 * len(messages) + STALE_MIN:
                 self._order = sorted(messages)
         return message
+
+    def take_read(self, place: i64) -> bool:
+        """Remove the one at `place` if it was not away, and came here after it had been read from disk elsewhere."""
+        return False
 
     def between(self, first: i64, last: i64, most: int) -> list[tuple[int, Message]]:
         """Return the first of those from place `first` to `last`, with their places, in order."""

@@ -4,6 +4,7 @@ A queue without rules has no keeper, and pays nothing. One gets a keeper with it
 that has a rule of its own (an expiration, a delay).
 
     publish    refused (``length_limit``, ``seen_keys``) | held (``held_lanes``) | taken, with its time (``expiry``)
+    taken      stored and not committed (``commit_gate``) | at a consumer at once (``dispatch``) | waiting
     waiting    expired (``expiry``) | dropped from the head (``length_limit``)
     unacked    its time is over (``delivery_timeout``): returned
     returned   counted: back to its place | held | given up (``retry``)
@@ -26,11 +27,15 @@ from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.dead_letter import REJECTED
 from warren.queues.delivery import Delivery
 from warren.queues.delivery_timeout import DeliveryTimeouts
+from warren.queues.dispatch import Dispatch, PriorityDispatch
 from warren.queues.expiry import Expiry
 from warren.queues.held_lanes import HeldLanes
-from warren.queues.lanes import PRODUCERS, SEEN_KEYS
+from warren.queues.key_sharing import KeyShared
+from warren.queues.lanes import LANE_SHIFT, PRODUCERS, SEEN_KEYS
 from warren.queues.length_limit import LengthLimit
 from warren.queues.message_deaths import MessageDeaths
+from warren.queues.origin import CHANNEL, LETTER, PROMISED
+from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue_host import QueueHost
 from warren.queues.retry import Retries
 from warren.queues.rules import QueueRules
@@ -54,6 +59,12 @@ class RuleKeeper(Timer):
         self.length = LengthLimit(queue, rules, host, self.deaths, self)
         self.lanes = HeldLanes(queue, rules, host, self.deaths, self)
         self.retries = Retries(queue, rules, self.lanes, self.deaths)
+        # Arguments decide, and not policies: the queue is new if it shares keys or has levels.
+        self.dispatch = Dispatch(queue)
+        if rules.key_shared:
+            self.dispatch = KeyShared(queue, rules.key_header)
+        elif rules.max_priority > 0:
+            self.dispatch = PriorityDispatch(queue)
         self.seen: SeenKeys | None = None
         self._timeouts: DeliveryTimeouts | None = None
         self._host = host
@@ -90,17 +101,83 @@ class RuleKeeper(Timer):
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def admit(self, message: Message, origin: i64) -> bool:
-        """Decide on a publish; False when the queue need not do anything more with it."""
-        if not self.length.admits(message, origin):
-            return False
+    def publish(self, message: Message, origin: i64) -> i64:
+        """Take a message, unless it was here before or the queue is full. Arguments and result as `Queue.accept`."""
+        queue = self.queue
+        is_foreign = origin != CHANNEL and origin != PROMISED
+        seen = self.seen
+        keys = None if seen is None or origin == LETTER else seen.keys_of(message)
+        outcome: i64 = ACCEPTED
+        if seen is not None and keys is not None and seen.drops(keys, message):
+            outcome = REPEATED
+        elif not self.length.admits(message, origin):
+            outcome = REFUSED
+        if outcome != ACCEPTED:
+            if not is_foreign:
+                queue.refused += 1
+            return outcome
         self.expiry.admitted(message)
-        return True
+        queue.published += 1
+        if is_foreign:
+            queue.not_by_channels += 1
+        self._add(self.retries.as_kept(message))
+        if seen is not None and keys is not None:
+            seen.add(keys, message, queue.stores)
+        return ACCEPTED
 
-    def waits(self, message: Message, place: i64) -> None:
-        """Note the deadline of `message`, which waits now, and keep the limits."""
+    def hold(self, message: Message, until_ms: i64, origin: i64) -> i64:
+        """Hold a message until a time, unless it was here before. Arguments and result as `Queue.hold`."""
+        queue = self.queue
+        seen = self.seen
+        keys = None if seen is None else seen.keys_of(message)
+        if seen is not None and keys is not None:
+            if seen.drops(keys, message):
+                if origin == CHANNEL:
+                    queue.refused += 1
+                return REPEATED
+            seen.add(keys, message, queue.stores)
+        queue.published += 1
+        if origin != CHANNEL:
+            queue.not_by_channels += 1
+        self.lanes.hold(self.retries.as_kept(message), until_ms)
+        return ACCEPTED
+
+    def released(self, message: Message) -> None:
+        """Take a message that was held here; it was counted when it came."""
+        self.expiry.released(message)
+        self._add(message)
+        self.queue.wake_if_hungry()
+
+    def _add(self, message: Message) -> None:
+        queue = self.queue
+        lane: i64 = queue.ready.lane_of(message)
+        gate = queue.gate
+        if gate is not None and gate.takes(message):
+            gate.hold(message, lane)
+        else:
+            self._make_ready(message, lane, is_stored=False, hands_over=True)
+
+    def committed(self, message: Message, place: i64, *, hands_over: bool) -> None:
+        """Make a message ready that the gate has held, and that is stored; `hands_over`: a consumer may get it now."""
+        self.expiry.becomes_ready(message)
+        given = self._make_ready(message, place >> LANE_SHIFT, is_stored=True, hands_over=hands_over)
+        assert given == place, "a message is ready at another place than it was given"
+
+    def _make_ready(self, message: Message, lane: i64, *, is_stored: bool, hands_over: bool) -> i64:
+        """Hand a message to a consumer, or have it wait for one; return its place."""
+        queue = self.queue
+        ready = queue.ready
+        if hands_over and queue.is_hungry:
+            given: i64 = self.dispatch.maybe_hand_over(message, lane, is_stored)
+            if given >= 0:
+                return given
+        place: i64 = ready.append(message, lane)
+        if message.persistent and queue.stores and not is_stored:
+            ready.store(message, place)
         self.expiry.waits(message, place)
         self.length.keep()
+        self.dispatch.came(lane)
+        return place
 
     def takes_back(self, delivery: Delivery, failed: bool, delay_ms: i64) -> bool:
         """Decide about a returned delivery; False when it does not go to its old place.

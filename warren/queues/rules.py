@@ -38,6 +38,15 @@ LIMIT_DEAD_LETTERS: Final = 0
 LIMIT_DROPS: Final = 1
 LIMIT_PARKS: Final = 2
 
+# Settings that need not be carried out when messages come and go, or only beside one that is not among these.
+_PLAIN: Final = frozenset(
+    (
+        *("single-active-consumer", "consumer-timeout", "queue-mode", "queue-version", "queue-leader-locator"),
+        *("overflow", "dead-letter-routing-key", "delivery-limit-action"),
+        *("delayed-retry-min", "delayed-retry-max", "deduplication-header", "cache-size", "cache-ttl", "key-header"),
+    )
+)
+
 QUORUM_DELIVERY_LIMIT: Final = 20  # where it is not set; RabbitMQ since 4.0
 DEDUP_KEYS: Final = 128  # remembered without x-cache-size; LavinMQ's number
 
@@ -46,6 +55,7 @@ class QueueRules:
     """The effective rules of one queue. A new one has none: a plain queue."""
 
     def __init__(self) -> None:
+        self.is_plain: bool = True  # publishing, delivering and settling can ignore them
         self.queue_type: str = CLASSIC
         self.is_quorum: bool = False  # of that type; read often
         self.single_active: bool = False
@@ -80,27 +90,6 @@ class QueueRules:
         self.max_unacked: i64 = -1
         self.read_committed: i64 = -1  # 1: only committed messages are delivered, 0: all are
         self.max_age_ms: i64 = -1  # of a stream
-
-    def is_plain(self) -> bool:
-        """Tell whether publishing, delivering and settling can ignore these rules."""
-        return (
-            not self.is_quorum
-            and self.message_ttl_ms < 0
-            and self.expires_ms < 0
-            and self.max_length < 0
-            and self.max_length_bytes < 0
-            and self.dead_letter_exchange is None
-            and self.max_priority < 0
-            and self.delivery_limit < 0
-            and self.visibility_timeout_ms < 0
-            and self.retry_type == RETRY_DISABLED
-            and not self.dedup
-            and not self.key_shared
-            and not self.memory_only
-            and self.prefetch_max < 0
-            and self.max_unacked < 0
-            and self.read_committed != 1
-        )
 
     def waits_for_commit(self, is_replicated: bool) -> bool:
         """Tell whether a delivery waits for the commit of its message; `is_replicated`: other nodes copy the log."""
@@ -137,6 +126,7 @@ def rules_of(arguments: QueueArguments, policies: EffectivePolicy) -> QueueRules
     rules = QueueRules()
     rules.queue_type = arguments.queue_type
     rules.is_quorum = arguments.queue_type == QUORUM
+    rules.is_plain = not rules.is_quorum and _PLAIN.issuperset(values)
     rules.single_active = values.get("single-active-consumer") is True
     rules.message_ttl_ms = _number(values, "message-ttl")
     rules.expires_ms = _number(values, "expires")

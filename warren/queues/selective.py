@@ -30,6 +30,7 @@ from mypy_extensions import i64
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.delivery import Consumer
+from warren.queues.dispatch import Dispatch
 from warren.queues.fetch import Fetch
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 from warren.queues.ready_messages import ReadyMessages
@@ -189,20 +190,19 @@ class _Window:
         return self._numbers[at] if at < len(self._numbers) else self._end
 
 
-class SelectiveConsumers:
-    """The selective consumers of `queue`."""
+class Selective(Dispatch):
+    """Hands out the messages of `queue`, which has selective consumers. `usual`: does so after the last has gone."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self._ready = queue.ready
+    def __init__(self, queue: Queue, usual: Dispatch) -> None:
+        super().__init__(queue)
+        self._usual = usual
         self._searches: list[Search] = []
         self._waiting: list[Search] = []  # for the disk, the longest waiting first
         self._window: _Window | None = None
         self._is_reading: bool = False
         self._taken: i64 = 0  # since gaps were looked for
 
-    def count(self) -> int:
-        """Return the number of selective consumers."""
+    def selective_count(self) -> int:
         return len(self._searches)
 
     def add(self, consumer: Consumer, selection: Selection) -> None:
@@ -213,8 +213,7 @@ class SelectiveConsumers:
         consumer.search = search
         self._searches.append(search)
 
-    def remove(self, consumer: Consumer) -> None:
-        """Forget `consumer`, which is gone."""
+    def without(self, consumer: Consumer) -> Dispatch:
         search = consumer.search
         if search is not None:
             consumer.search = None  # they refer to each other: do not leave them to the cyclic collector
@@ -223,9 +222,9 @@ class SelectiveConsumers:
                 self._waiting.remove(search)
             if not self._searches:
                 self._drop_window()
+        return self if self._searches else self._usual
 
     def close(self) -> None:
-        """Release everything: the queue is deleted."""
         for search in self._searches:
             search.consumer.search = None
         self._searches = []
@@ -234,26 +233,25 @@ class SelectiveConsumers:
 
     # --- messages come ------------------------------------------------------------------------------------------------
 
-    def came(self, lane: i64) -> bool:
-        """Note that a message has come into a lane; True when a consumer looks again because of it."""
-        somebody: bool = False
+    def maybe_hand_over(self, message: Message, lane: i64, is_stored: bool) -> i64:
+        return -1  # `drain` finds the consumers that want it
+
+    def came(self, lane: i64) -> None:
+        queue = self._queue
         for search in self._searches:
             if search.came(lane):
-                somebody = True
-        return somebody
+                queue.is_hungry = True
+        queue.wake_if_hungry()
 
     def came_back(self, place: i64) -> None:
-        """Note that a message has come back. The caller wakes the queue."""
         for search in self._searches:
             search.came_back(place, self._ready)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def drain(self, budget: i64) -> None:
-        """Deliver the messages that consumers take; queue up again when the budget, in messages, is spent."""
         queue = self._queue
         ready = self._ready
-        keeper = queue.keeper
         while ready.count > 0:
             if budget <= 0:
                 queue.wake()
@@ -268,11 +266,7 @@ class SelectiveConsumers:
                 budget -= 1
                 if not ready.is_ready():
                     break  # `Queue._loaded` will continue
-                message = ready.take_next()
-                if keeper is not None and keeper.expiry.is_expired(message):
-                    keeper.expiry.expired_at_hand_out(message, ready.next_place)
-                else:
-                    queue.hand_out(consumer, message, ready.next_place, ready.next_redelivered)
+                self._hand_out_next(consumer)
                 continue
             if not search.is_through and not search.waits:
                 cost: i64 = self._take_turn(consumer, search)
@@ -290,7 +284,6 @@ class SelectiveConsumers:
         """Let a consumer look until it has a message, or its turn is over; return the cost, in messages."""
         queue = self._queue
         ready = self._ready
-        keeper = queue.keeper
         selection = search.selection
         now_ms: i64 = queue.now_ms()
         cost: i64 = 0
@@ -314,8 +307,8 @@ class SelectiveConsumers:
             if not is_wanted or not ready.take_ahead(message, place):
                 continue
             self._taken += 1
-            if keeper is not None and keeper.expiry.is_expired(message):
-                keeper.expiry.expired_at_hand_out(message, place)
+            if self._is_expired(message):
+                self._expire(message, place)
                 continue
             queue.hand_out(consumer, message, place, ready.next_redelivered)
             break
@@ -413,8 +406,10 @@ class SelectiveConsumers:
             self._ready.count_in_memory(-window.memory_bytes)
             self._ready.backlog(window.lane).offer_loaded(window.loaded)
 
-    def check_invariants(self) -> None:
-        """Assert (1), and (2) of the queue for these consumers. For tests; the queue is not on the runnable list."""
+    def check_invariants(self, *, is_idle: bool) -> None:
+        """Assert (1), and (2) of the queue for these consumers."""
+        if not is_idle:
+            return
         queue = self._queue
         active = queue.active_consumer()
         for search in self._searches:
@@ -425,13 +420,17 @@ class SelectiveConsumers:
             if is_served and consumer.is_ready() and search.next_place(self._ready) >= 0:
                 assert search.waits or consumer.line is not None, "who could go on does not"
         assert not self._waiting or self._is_reading or self._window is not None, "nothing is read for who waits"
+        if self._ready.count > 0 and self._ready.is_ready() and not queue.is_restrained():
+            for consumer in queue.consumers:
+                if consumer.search is None and (active is None or active is consumer) and consumer.is_ready():
+                    assert consumer.line is not None, "a message waits although a consumer could take it"
 
 
 class _WindowFetch(Fetch):
     """Reads for a window, from `first` to `end` of a lane."""
 
     def __init__(
-        self, selective: SelectiveConsumers, index: QueueIndex, lane: i64, first: i64, end: i64, numbers: list[int]
+        self, selective: Selective, index: QueueIndex, lane: i64, first: i64, end: i64, numbers: list[int]
     ) -> None:
         super().__init__(index.log, index, numbers, WINDOW_BYTES)
         self._selective = selective

@@ -34,11 +34,12 @@ from warren.msgstore.log.message_log import Damage
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.log.sealed_table import SealedChunk, SealedStream, SealedTable
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.dispatch import DRAIN_BUDGET
 from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
 from warren.queues.offset_queue import OffsetQueue
 from warren.queues.origin import CHANNEL, LETTER, PROMISED, RELEASED
 from warren.queues.outcome import ACCEPTED, REPEATED
-from warren.queues.queue import DRAIN_BUDGET, Queue
+from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import QueueRules
@@ -301,13 +302,13 @@ class Stream(OffsetQueue):
 
     def wake(self) -> None:
         """Note that a consumer may be able to take a message again."""
-        if self._cursors and not self._scheduled:
-            self._scheduled = True
+        if self._cursors and not self.is_scheduled:
+            self.is_scheduled = True
             self._runnable.append(self)
 
     def drain(self) -> None:
         """Deliver messages while consumers take them, at most `DRAIN_BUDGET`; then queue up again."""
-        self._scheduled = False
+        self.is_scheduled = False
         if self.paused:
             return
         budget: i64 = DRAIN_BUDGET
@@ -765,7 +766,7 @@ class Stream(OffsetQueue):
         for cursor in self._cursors.values():
             chunk = cursor.chunk
             assert chunk is None or chunk.is_used()
-            waits = self._scheduled or self._reads or self._sealed.is_reading() or self.paused
+            waits = self.is_scheduled or self._reads or self._sealed.is_reading() or self.paused
             if not waits and cursor.next != SOUGHT:
                 consumer, member = cursor.consumer, cursor.member
                 has_room = consumer.has_room() and (member is None or member.has_room(consumer.prefetch))

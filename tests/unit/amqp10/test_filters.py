@@ -16,7 +16,7 @@ from warren.amqp10.message_view import DEFAULT_PRIORITY, PROPERTY_NAMES, Message
 from warren.amqp10.performatives import ACCEPTED, AMQP_HEADER
 from warren.amqp10.selectors import LENGTH_MAX
 from warren.amqp10.values import Decimal, Described, Float, Symbol, Timestamp, UInt, ULong, Uuid
-from warren.queues.queue import DRAIN_BUDGET
+from warren.queues.dispatch import DRAIN_BUDGET
 from warren.streams.stream import CHUNK_MESSAGES, Stream
 
 from .test_publishing import error_of

@@ -13,8 +13,11 @@ from peer_frames import content_header
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import Table, Timestamp, encode_table
-from warren.queues.key_sharing import ASIDE_MAX, SHORT_ASIDE_MAX, KeySharing, SharedKey, header_text
-from warren.queues.queue import DRAIN_BUDGET
+from warren.msgstore.log.message import Message
+from warren.queues.dispatch import DRAIN_BUDGET
+from warren.queues.key_sharing import KeyShared
+from warren.queues.ready_messages import PLACE_MAX
+from warren.queues.shared_keys import ASIDE_MAX, SHORT_ASIDE_MAX, SharedKey, SharedKeys, header_text
 
 # --- the key ----------------------------------------------------------------------------------------------------------
 
@@ -98,13 +101,17 @@ def test_the_places_that_have_left_are_let_go() -> None:
 # --- what is set aside ------------------------------------------------------------------------------------------------
 
 
-def declare(client: Client, *, durable: bool = False, **arguments: Any) -> KeySharing:
+def declare(client: Client, *, durable: bool = False, **arguments: Any) -> SharedKeys:
     more: Table = {"x-" + name.replace("_", "-"): value for name, value in arguments.items()}
     client.declare("q", durable=durable, arguments={"x-key-shared": True} | more)
     client.bind("q", "amq.fanout")
-    sharing = client.harness.queue("q").sharing
-    assert sharing is not None
-    return sharing
+    sharing = client.harness.queue("q").need_keeper().dispatch
+    assert isinstance(sharing, KeyShared)
+    return sharing.keys
+
+
+def aside(keys: SharedKeys) -> list[Message]:
+    return [message for _, message in keys.between(0, PLACE_MAX, int(keys.count()))]
 
 
 def publish(client: Client, *bodies: str, **properties: Any) -> None:
@@ -131,7 +138,7 @@ def client() -> Client:
 
 def test_only_queues_that_ask_for_it_share_keys(client: Client) -> None:
     client.declare("plain", arguments={"x-max-length": 3, "x-key-shared": False})
-    assert client.harness.queue("plain").sharing is None
+    assert not isinstance(client.harness.queue("plain").need_keeper().dispatch, KeyShared)
     assert declare(client).aside_max == ASIDE_MAX
 
 
@@ -141,10 +148,10 @@ def test_nothing_is_set_aside_while_nobody_has_room(client: Client) -> None:
     consume(client, "two", 1)
     publish(client, "a1", "b1", "a2", "a3", "b2", "a4", "c1")
     assert bodies(client) == ["a1", "b1"]
-    assert sharing.aside_messages() == []
+    assert aside(sharing) == []
     client.send(1, m.BasicAck(2, False))
     assert bodies(client) == ["b2"]
-    assert [message.body() for message in sharing.aside_messages()] == [b"a2", b"a3"]
+    assert [message.body() for message in aside(sharing)] == [b"a2", b"a3"]
     client.harness.check()
 
 
@@ -156,7 +163,7 @@ def test_a_message_that_comes_for_a_full_consumer_does_not_stand_in_the_way(clie
     # In one go: no turn ends between them, and none of the three others may make the limit drop a2.
     publish(client, "a2", "b1", "c1", "b2")
     assert bodies(client) == ["a1", "b1", "c1", "b2"]
-    assert [message.body() for message in sharing.aside_messages()] == [b"a2"]
+    assert [message.body() for message in aside(sharing)] == [b"a2"]
 
 
 def test_while_memory_is_short_little_is_set_aside(client: Client) -> None:
@@ -168,7 +175,7 @@ def test_while_memory_is_short_little_is_set_aside(client: Client) -> None:
     log.memory_bytes = 0
     publish(client, *["a"] * (SHORT_ASIDE_MAX + 1), "b1")
     assert bodies(client) == ["a1", "a2"]
-    assert len(sharing.aside_messages()) == SHORT_ASIDE_MAX
+    assert len(aside(sharing)) == SHORT_ASIDE_MAX
     client.send(1, m.BasicAck(1, False))
     assert bodies(client) == ["a"]
     client.send(1, m.BasicAck(2, False))

@@ -16,8 +16,8 @@ from warren.exchanges.recent_history_exchange import REMEMBERED_BYTES, RecentHis
 from warren.msgstore.log.message import MESSAGE_OVERHEAD_BYTES, Envelope, Message, build_message
 from warren.msgstore.log.message_log import PAGED_BYTES_MAX
 from warren.queues.backlog import SHORT_HEAD_BYTES, SHORT_HEAD_MESSAGES
-from warren.queues.key_sharing import SHORT_ASIDE_MAX
 from warren.queues.queue import Queue
+from warren.queues.shared_keys import SHORT_ASIDE_MAX
 from warren.server.paging import Pager
 from warren.streams.backlog import SHORT_TAIL_BYTES, TAIL_BYTES
 from warren.vhosts.dead_lettering import LINE_MAX_BYTES

@@ -31,7 +31,11 @@ from warren.queues.rules import (
 )
 
 POLICY_KEYS = [row.key for row in ARGUMENTS if row.noun]
-FIELDS = [name for name in dir(QueueRules()) if not name.startswith("_") and not callable(getattr(QueueRules(), name))]
+FIELDS = [
+    name
+    for name in dir(QueueRules())
+    if not name.startswith("_") and name != "is_plain" and not callable(getattr(QueueRules(), name))
+]
 
 
 def arguments_of(values: Table, *, quorum: bool = False) -> QueueArguments:
@@ -127,9 +131,30 @@ def test_dead_letters_keep_their_routing_key_with_an_exchange_from_anywhere() ->
 
 def test_no_rules_are_a_plain_queue() -> None:
     for made in (rules(), rules({}, {}, {}), rules({"queue-mode": "lazy"}), rules({}, {"queue-mode": "lazy"})):
-        assert made.is_plain()
+        assert made.is_plain
         assert everything(made) == everything(QueueRules())
-    assert not rules({"message-ttl": 0}).is_plain()
+
+
+@pytest.mark.parametrize(
+    ("values", "is_plain"),
+    [
+        ({"single-active-consumer": True, "consumer-timeout": 5}, True),
+        ({"overflow": "reject-publish", "cache-size": 5}, True),
+        ({"queue-version": 2, "queue-leader-locator": "balanced"}, True),
+        ({"delayed-retry-min": 5, "delayed-retry-max": 6, "delivery-limit-action": "drop"}, True),
+        ({"delayed-retry-min": 5, "delayed-retry-type": "all"}, False),
+        *[({key: value}, False) for key, value in {
+            "message-ttl": 0, "expires": 5, "max-length": 5, "max-length-bytes": 5, "dead-letter-exchange": "",
+            "max-priority": 0, "delivery-limit": 5, "visibility-timeout": 5, "max-unacked": 5,
+            "message-deduplication": True, "key-shared": True, "consumer-prefetch-max": 5,
+            "read-committed": True,
+        }.items()],
+    ],
+)  # fmt: skip
+def test_rules_that_act_on_messages_need_a_keeper(values: Table, is_plain: bool) -> None:
+    assert rules(values).is_plain == is_plain
+    assert rules({"queue-mode": "lazy", **values}).is_plain == is_plain
+    assert rules(values, {"dead-letter-routing-key": "k"}).is_plain == is_plain
 
 
 # --- quorum queues ----------------------------------------------------------------------------------------------------
@@ -151,7 +176,7 @@ def test_a_quorum_queue_of_several_nodes_waits_for_commits_unless_told_otherwise
 ) -> None:
     made = rules(values, policy, quorum=quorum)
     assert (made.waits_for_commit(False), made.waits_for_commit(True)) == (alone, replicated)
-    assert made.is_plain() == (not quorum and not alone)
+    assert made.is_plain == (not quorum and not alone)
 
 
 @pytest.mark.parametrize(

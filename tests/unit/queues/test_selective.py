@@ -10,10 +10,11 @@ from engine_harness import Client, Harness, basic_consume, body_of
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table
 from warren.msgstore.log.message import Message
-from warren.queues.queue import DRAIN_BUDGET, Queue
+from warren.queues.dispatch import DRAIN_BUDGET
+from warren.queues.queue import Queue
 from warren.queues.returned_messages import STALE_MIN, ReturnedMessages
 from warren.queues.selection import Selection
-from warren.queues.selective import TURN_LOOKS, WINDOW_MESSAGES, Search
+from warren.queues.selective import TURN_LOOKS, WINDOW_MESSAGES, Search, Selective
 
 
 class Counting(Selection):
@@ -284,7 +285,7 @@ def test_what_is_read_for_who_goes_meanwhile_is_let_go(ends: str) -> None:
     (consumer,) = queue.consumers
     selection = Counting(b"yes")
     queue.select(consumer, selection)
-    selective = queue.selective
+    selective = queue.need_keeper().dispatch
     queue.pause(paused=False)
     queue.drain()
     assert log.read_jobs and selection.decisions < WINDOW_MESSAGES, "nothing is being read"
@@ -293,7 +294,7 @@ def test_what_is_read_for_who_goes_meanwhile_is_let_go(ends: str) -> None:
     else:
         other.call(1, m.QueueDelete(0, "q", False, False, False))
     harness.settle()
-    assert selective is not None and selective.count() == 0 and consumer.search is None
+    assert isinstance(selective, Selective) and selective.selective_count() == 0 and consumer.search is None
     assert selection.decisions < WINDOW_MESSAGES
     assert log.resident_bytes == (before if ends == "cancelled" else 0)
     harness.check()
