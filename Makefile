@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-protocols bench-spark pipeline lake-example fuzz abuse soak churn crashtest lake-kills spark-kills mutants mutants-rules mutants-cluster protocol cluster-faults cluster-partitions kubernetes screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-protocols bench-spark pipeline lake-example fuzz abuse soak churn crashtest lake-kills spark-kills mutants mutants-rules mutants-cluster protocol cluster-faults cluster-partitions kubernetes verify screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -105,6 +105,9 @@ CRASHTESTS := crash simulation
 
 crashtest: setup-test ## kill the broker 500 times under load, 3 million crash states of a simulated disk
 	$(CRASHTEST) scripts/test -s $(CRASHTESTS) $(ARGS)
+
+verify: setup-test ## make the attacks of docs/verification.md, and write their counts there: most of a day (ARGS="fuzzing leaks")
+	$(or $(PYTHON),python3) scripts/verify.py $(ARGS)
 
 lake-kills: setup-test ## kill warren lake and the broker 20 times while tables follow, and check every row (WARREN_TEST_LAKE_KILLS)
 	WARREN_TEST_LAKE_KILLS=$${WARREN_TEST_LAKE_KILLS:-20} scripts/test -s integration/lake $(ARGS)
