@@ -383,6 +383,25 @@ def test_the_unit_starts_the_broker_as_its_command_is() -> None:
     assert unit("Type") == ["notify"]
 
 
+def test_the_drop_ins_for_three_machines_are_settings_that_exist_and_those_of_the_page(tmp_path: Path) -> None:
+    user_data = yaml.safe_load((PACKAGING / "cloud-init/three-machines.yaml").read_text())
+    written = {each["path"]: each["content"] for each in user_data["write_files"]}
+    page = (ROOT / "docs/clustering.md").read_text()
+    for service in ("etcd", "warren"):
+        path = f"/etc/systemd/system/{service}.service.d/cluster.conf"
+        assert f"cat > {path} <<'END'\n{written[path]}END\n" in page
+    words = re.findall(r"(?m)^Environment=(.+)$", written[path])
+    given = dict(word.split("=", 1) for line in words for word in line.split())
+    for name, credential in re.findall(r"(?m)^LoadCredential=(\w+):(.+)$", written[path]):
+        (tmp_path / name).write_text(written[credential])
+    settings = load_settings(
+        {}, {name: value.replace("%H", "one").replace("%d", str(tmp_path)) for name, value in given.items()}
+    )
+    assert str(settings.cluster_advertise) == "one:25672"
+    assert settings.default_pass == written["/etc/warren-password.secret"].splitlines()[0]
+    assert settings.cluster_secret_file is not None and len(settings.cluster_secret_file.read_bytes()) >= 16
+
+
 def test_the_unit_waits_for_the_clock_to_be_set_where_something_waits_for_that() -> None:
     """As systemd.special(7) says: a unit that needs the time is ordered after the target, and does not pull it in."""
     assert "time-sync.target" in unit("After")[0].split()

@@ -2,6 +2,7 @@
 
     make kubernetes                        everything
     make kubernetes ARGS="--seed 7"        the same choices again
+    make kubernetes ARGS=three-machines    the example of cloud-init instead, see ``three_machines.py``
 
 Needs root, Debian's iproute2 and etcd-server. It reads packaging/kubernetes/warren.yaml and warren-cluster.yaml: each
 pod is a process in namespaces of its own with the command, environment, volumes, user and probes that are written
@@ -25,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from . import three_machines
 from .api_server import StatefulSet, documents, one_of, stateful_set
 from .load import Load
 from .network import Network
@@ -205,6 +207,7 @@ class Trial:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="kube_lab", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", nargs="?", choices=("pods", "three-machines"), default="pods")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--keep", metavar="DIR", type=Path, help="a directory to work in, which is kept with its logs")
     given = parser.parse_args()
@@ -216,6 +219,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="warren-kube-") as name:
         directory = given.keep if given.keep is not None else Path(name)
         directory.mkdir(parents=True, exist_ok=True)
+        if given.what == "three-machines":
+            three_machines.run(directory)
+            return 0
         trial = Trial(directory, given.seed)
         try:
             trial.run()

@@ -25,6 +25,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -278,10 +279,14 @@ class Pod:
         self.is_leaving = True
         with self._lock:
             self._is_over.set()
-        self._network.remove(self.space, self.address)
+        # Its process, and others that this one has left behind.
+        pids = subprocess.run(["ip", "netns", "pids", self.space], check=True, capture_output=True, text=True).stdout
+        for pid in pids.split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
         if self._process is not None:
-            self._process.kill()
             self._process.wait()
+        self._network.remove(self.space, self.address)
 
     # --- what it says ---------------------------------------------------------------------------------------------
 
