@@ -24,7 +24,9 @@ def test_the_memory_of_the_node_is_told_by_part_with_its_share(ui: Ui, api: Api,
     expect(memory).to_contain_text(re.compile(r"[\d.]+ MiB of resident memory in all"))
     queues = memory.locator("tbody tr").filter(has_text="Classic queues")
     expect(queues).to_contain_text(re.compile(r"[\d.]+ MiB[\d.]+ %"))
-    expect(memory.locator("tbody tr").filter(has_text="Everything else")).to_contain_text("The program")
+    expect(memory.locator("tbody tr").filter(has_text="Program")).to_contain_text("as they were at the start")
+    expect(memory.locator("tbody tr").filter(has_text="Statistics")).to_contain_text("iB")
+    expect(memory.locator("tbody tr").filter(has_text="Connections and the rest")).to_contain_text("kept for reuse")
     shares = [float(each.split("%")[0]) for each in memory.locator("tbody tr td:last-child").all_inner_texts()]
     assert abs(sum(shares) - 100) < 0.1
     expect(ui.card("Reactor")).to_contain_text("p50")
@@ -124,3 +126,23 @@ def test_a_set_that_is_short_is_an_alarm_on_every_page_and_a_broker_by_itself_sa
     ui.visit("queues")
     ui.refresh()
     expect(ui.page.locator(".banner.alarm")).to_contain_text("rabbit@one has too few nodes in sync")
+
+
+def test_the_log_is_shown_live_and_by_level_text_and_audit(ui: Ui, api: Api) -> None:
+    ui.visit("logs", audit="1")
+    ui.heading("Logs")
+    api.put("/users/noted", {"password": "x", "tags": ""})
+    row = ui.row("PUT /api/users/noted")
+    expect(row).to_contain_text("user=guest")
+    expect(ui.main.locator("tbody tr").first).to_contain_text("noted")
+    api.delete("/users/noted")
+    expect(ui.row("DELETE /api/users/noted")).to_have_count(1)
+    expect(row).to_have_count(1)
+    ui.main.get_by_label("From level").select_option("error")
+    expect(ui.main).to_contain_text("No such line is kept.")
+    ui.main.get_by_label("From level").select_option("debug")
+    ui.main.get_by_label("Text in a line").fill("DELETE /api/users/noted")
+    expect(row).to_have_count(0)
+    expect(ui.row("DELETE /api/users/noted")).to_have_count(1)
+    ui.press("Pause")
+    expect(ui.main.get_by_role("button", name="Continue")).to_be_visible()

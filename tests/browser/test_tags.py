@@ -35,6 +35,7 @@ TITLES = {
     "federation": "Federation",
     "lake": "Lake",
     "definitions": "Definitions",
+    "logs": "Logs",
     "cluster": "Cluster",
     "store": "Store",
 }

@@ -107,6 +107,7 @@ for _template in (
 ):  # fmt: skip
     listed(f"GET {_template}", _template.replace("{node}", "rabbit@test"))
 one("GET /api/healthchecks/node/{node}", "/api/healthchecks/node/rabbit@test")
+one("GET /api/warren/logs", "/api/warren/logs?level=info&audit=true&q=x")
 one("GET /api/warren/log-level", "/api/warren/log-level")
 one("GET /api/warren/links", "/api/warren/links")
 one("POST /api/warren/links/release", "/api/warren/links/release", {})

@@ -36,6 +36,7 @@ from warren.mgmt_plugin.resources.drains import DrainHandlers
 from warren.mgmt_plugin.resources.exchanges import ExchangeHandlers
 from warren.mgmt_plugin.resources.health_checks import HealthHandlers
 from warren.mgmt_plugin.resources.linked import LinkHandlers, Links, NoLinks
+from warren.mgmt_plugin.resources.log_lines import LogLineHandlers
 from warren.mgmt_plugin.resources.messages import MessageHandlers
 from warren.mgmt_plugin.resources.mqtt import MqttHandlers
 from warren.mgmt_plugin.resources.node import NodeHandlers, node_row
@@ -64,6 +65,7 @@ from warren.server.copies.snapshots import Snapshots
 from warren.server.data_dir import MESSAGES
 from warren.server.descriptors import raise_limit
 from warren.server.draining.drains import Drains
+from warren.server.logs import RECENT
 from warren.server.management import Following, Listening, Management
 from warren.server.network.tls_stream import TlsStream
 from warren.server.settings import Settings
@@ -73,6 +75,7 @@ HANDLERS: Final[tuple[type[Handlers], ...]] = (
     OverviewHandlers,
     AttentionHandlers,
     NodeHandlers,
+    LogLineHandlers,
     HealthHandlers,
     ClusterHandlers,
     ConnectionHandlers,
@@ -149,6 +152,7 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         OverviewHandlers(broker, statistics, listening, management.cluster),
         AttentionHandlers(statistics),
         NodeHandlers(management, statistics, services.doorkeeper),
+        LogLineHandlers(RECENT),
         HealthHandlers(broker, management.health, listening, management.tls),
         ClusterHandlers(broker.node_name(), management.health, management.cluster, management.replication),
         ConnectionHandlers(broker, statistics, settle),

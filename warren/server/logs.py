@@ -8,7 +8,9 @@
    cannot look like a record.
 2. Credentials are not written: a field whose name suggests one, and the password inside a URL, become ``***``.
 3. A disabled level costs one comparison and does not format anything.
-4. The broker never waits for stderr: a thread writes to it (``standard_streams.py``). While stderr accepts nothing,
+4. The last lines are kept in memory (`RECENT`), redacted like the others, for administrators. Their number and their
+   size are bounded; long values are cut.
+5. The broker never waits for stderr: a thread writes to it (``standard_streams.py``). While stderr accepts nothing,
    lines beyond `standard_streams.QUEUE_BYTES` are dropped. A line says how many as soon as it accepts data again.
 
 Lines of libraries that use the standard `logging` take the same way. The per-message path never logs.
@@ -20,12 +22,19 @@ import json
 import logging
 import re
 import time
+from collections import deque
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Final, Literal, TextIO
 
 from warren.server.standard_streams import ERRORS, StreamWriter
 
 LogFormat = Literal["console", "json"]
+
+# Of the lines that are kept: how many, their characters together, and those of a value.
+RECENT_LINES: Final = 2000
+RECENT_CHARACTERS: Final = 512 << 10
+RECENT_VALUE_CHARACTERS: Final = 2000
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 REDACTED: Final = "***"
@@ -93,6 +102,7 @@ def configure(level: str, log_format: LogFormat, stream: TextIO | None = None) -
         if isinstance(earlier.formatter, _LineFormatter):
             root.removeHandler(earlier)
     root.addHandler(handler)
+    root.addHandler(RECENT)
     # Libraries write from warning on; their debug lines may contain statement parameters.
     root.setLevel(logging.WARNING)
     logging.getLogger(_ROOT).setLevel(level.upper())
@@ -177,6 +187,45 @@ class _JsonFormatter(_LineFormatter):
         return json.dumps(line).replace("\x7f", "\\u007f")
 
 
+class RecentLines(logging.Handler):
+    """The last lines, as objects of JSON. Each has a `number`, one more than the line before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(_JsonFormatter())
+        self._lines: deque[dict[str, object]] = deque()
+        self._sizes: deque[int] = deque()
+        self._size = 0
+        self.next_number = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = json.loads(self.format(record))
+        except Exception:
+            self.handleError(record)
+            return
+        kept: dict[str, object] = {}
+        for name, value in line.items():
+            if isinstance(value, str):
+                if len(value) > RECENT_VALUE_CHARACTERS:
+                    value = value[: RECENT_VALUE_CHARACTERS - 1] + "…"
+                value = value.encode("utf-8", "replace").decode()  # halves of surrogate pairs are not text
+            kept["number_" if name == "number" else name] = value
+        size = sum(len(name) + len(str(value)) for name, value in kept.items())
+        self._lines.append({**kept, "number": self.next_number})
+        self._sizes.append(size)
+        self._size += size
+        self.next_number += 1
+        while len(self._lines) > RECENT_LINES or self._size > RECENT_CHARACTERS:
+            self._lines.popleft()
+            self._size -= self._sizes.popleft()
+
+    def lines(self) -> list[dict[str, object]]:
+        """Return the lines that are kept, the oldest first; they must not be changed."""
+        with self.lock or nullcontext():
+            return list(self._lines)
+
+
 class _ConsoleFormatter(_LineFormatter):
     def format(self, record: logging.LogRecord) -> str:
         event = _CONTROL.sub(_escape, redact_url(record.getMessage()))
@@ -188,6 +237,9 @@ class _ConsoleFormatter(_LineFormatter):
         if traceback is None:
             return line
         return "\n    ".join([line, *(_CONTROL.sub(_escape, each) for each in str(traceback).split("\n"))])
+
+
+RECENT: Final = RecentLines()
 
 
 def _presentable(value: object) -> object:

@@ -76,3 +76,26 @@ def test_the_log_says_why_a_login_was_refused_and_the_answer_does_not(broker: Wa
         'blank  over=HTTP  reason="the user has no password"',
     }
     api.delete("/users/blank")
+
+
+def test_administrators_read_the_last_lines_over_http_without_secrets(broker: WarrenProcess, api: Api) -> None:
+    before = api.get("/warren/logs")["last"]
+    api.put("/users/watcher", {"password": "top secret", "tags": "monitoring"})
+    api.ask("PUT", "/users/watcher", {"password": 5})
+    found = api.get(f"/warren/logs?after={before}&audit=true&q=watcher")
+    assert [(line["did"], line["status"], line["level"]) for line in found["lines"]] == [
+        ("PUT /api/users/watcher", 201, "info"),
+        ("PUT /api/users/watcher", 400, "warning"),
+    ]
+    assert found["last"] == found["lines"][-1]["number"] and not found["more"]
+    assert "top secret" not in api.ask("GET", "/warren/logs?count=1000").body.decode()
+    assert api.get(f"/warren/logs?after={found['last']}")["lines"] == []
+    few = api.get(f"/warren/logs?after={before}&count=1")
+    assert len(few["lines"]) == 1 and few["more"]
+    warnings = api.get(f"/warren/logs?after={before}&level=warning&q=watcher")["lines"]
+    assert [line["status"] for line in warnings] == [400]
+    for wrong in ("level=loud", "count=0", "count=1001", "after=x"):
+        assert api.ask("GET", f"/warren/logs?{wrong}").status == 400, wrong
+    for user in ("watcher", "nobody"):
+        assert api.as_user(user, "top secret").ask("GET", "/warren/logs").status == 401
+    api.delete("/users/watcher")

@@ -12,7 +12,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from warren.server.logs import LogFormat, configure, get_logger, level, redact_url, set_level
+from warren.server.logs import (
+    RECENT,
+    RECENT_CHARACTERS,
+    RECENT_LINES,
+    RECENT_VALUE_CHARACTERS,
+    LogFormat,
+    configure,
+    get_logger,
+    level,
+    redact_url,
+    set_level,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -203,3 +214,33 @@ def test_the_same_level_again_is_no_change() -> None:
     stream = lines("json")
     set_level("info", "user bob")
     assert stream.getvalue() == ""
+
+
+def test_the_last_lines_are_kept_redacted_and_numbered() -> None:
+    lines("console")
+    log = get_logger("part")
+    first = RECENT.next_number
+    log.debug("not written")
+    log.info("shown", url="amqp://me:hidden@host", password="hidden", number=7, text="\ud800", data=b"\xff")
+    log.error("failed", exception=ValueError("amqp://me:hidden@host"))
+    shown, failed = RECENT.lines()[-2:]
+    assert (shown["number"], failed["number"]) == (first, first + 1)
+    assert shown["number_"] == 7 and shown["text"] == "?" and shown["data"] == "ff"
+    assert shown["url"] == "amqp://me:***@host" and shown["password"] == "***"
+    assert (shown["level"], shown["logger"], shown["event"]) == ("info", "warren.part", "shown")
+    assert "hidden" not in str(RECENT.lines()[-2:])
+
+
+def test_what_is_kept_of_lines_is_bounded() -> None:
+    lines("console")
+    log = get_logger("part")
+    for number in range(RECENT_LINES + 10):
+        log.info("short", at=number)
+    kept = RECENT.lines()
+    assert len(kept) == RECENT_LINES
+    assert [line["number"] for line in kept] == list(range(RECENT.next_number - RECENT_LINES, RECENT.next_number))
+    for _ in range(RECENT_LINES):
+        log.info("long", text="x" * 100_000)
+    kept = RECENT.lines()
+    assert 0 < sum(len(str(line["text"])) for line in kept) <= RECENT_CHARACTERS
+    assert {len(str(line["text"])) for line in kept} == {RECENT_VALUE_CHARACTERS}

@@ -35,6 +35,7 @@ const ROUTES = [
   [['federation'], [], () => import('./pages/federation.js'), maySetPolicies],
   [['lake'], [], () => import('./pages/lake.js'), maySetPolicies],
   [['definitions'], [], () => import('./pages/definitions.js'), mayAdminister],
+  [['logs'], [], () => import('./pages/logs.js'), mayAdminister],
   [['cluster'], [], () => import('./pages/cluster.js'), mayMonitor],
   [['nodes'], ['name'], () => import('./pages/node.js'), mayMonitor],
   [['store'], [], () => import('./pages/store.js'), mayMonitor],
@@ -75,6 +76,7 @@ export const MENU = [
       [['federation'], 'Federation', maySetPolicies],
       [['lake'], 'Lake', maySetPolicies],
       [['definitions'], 'Definitions', mayAdminister, 'd'],
+      [['logs'], 'Logs', mayAdminister, 'l'],
     ],
   ],
   [
