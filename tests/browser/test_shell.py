@@ -201,3 +201,29 @@ def test_the_chosen_vhost_stays_on_the_way_through_the_menu(ui: Ui, vhost: str) 
     ui.wait_for_place("queues", vhost=vhost)
     ui.page.go_back()
     ui.heading("amq.topic")
+
+
+def test_connections_are_found_by_the_names_of_their_clients(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    connection = amqp(client_properties={"connection_name": "rarely seen"})
+    for number in range(9):
+        connection.channel().queue_declare(f"rarely seen {number}")
+    box = ui.page.get_by_role("combobox", name="Search everything")
+    box.fill("rarely seen")
+    options = ui.page.get_by_role("listbox", name="Results").get_by_role("option")
+    expect(options.filter(has_text="guest rarely seen")).to_have_count(1)
+    expect(options.filter(has_text="rarely seen 0")).to_have_count(1)
+    options.filter(has_text="guest rarely seen").get_by_role("link").click()
+    ui.heading("rarely seen")
+
+
+def test_an_address_without_its_hash_leads_to_the_page(own_ui: Ui, vhost: str) -> None:
+    own_ui.page.goto(f"/queues?vhost={q(vhost)}")
+    own_ui.heading("Queues and streams")
+    own_ui.wait_for_place("queues", vhost=vhost)
+
+
+def test_a_phone_has_room_for_the_vhost(ui: Ui, vhost: str) -> None:
+    ui.page.set_viewport_size({"width": 390, "height": 844})
+    box = ui.page.get_by_label("Vhost").bounding_box()
+    assert box is not None and box["width"] > 150
+    assert ui.overflow() == 0

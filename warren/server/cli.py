@@ -108,6 +108,7 @@ def run_broker(settings: Settings, plugins: Sequence[Plugin], read_again: Callab
     try:
         setting_checks.check(settings)
         process_memory.keep_little_free()
+        process_memory.note_start()
         if settings.cluster_listen is None and settings.follow is None:
             return trio.run(application.serve, settings, plugins, read_again)
         from warren.replication import node

@@ -72,6 +72,20 @@ def resident_by_psutil() -> int:
 resident_bytes: Final = _resident_by_proc if os.path.exists("/proc/self/statm") else resident_by_psutil
 
 
+# What the process took when it had begun, and had nothing of its users.
+_at_start: list[int] = []
+
+
+def note_start() -> None:
+    """Remember the resident memory as that of the program. Called once, before anything is restored."""
+    _at_start[:] = [resident_bytes()]
+
+
+def program_bytes() -> int:
+    """Return the resident memory of the program itself, 0 if `note_start` was not called."""
+    return _at_start[0] if _at_start else 0
+
+
 def total_memory_bytes(root: Path = Path("/")) -> int:
     """Return the most bytes that this process may use; `root` is where /proc and /sys are found."""
     limits = [_machine_bytes(root)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from importlib import resources
 from typing import Any
 
 import pytest
 
 from warren.mgmt_plugin.http.server import Request, Response
-from warren.mgmt_plugin.http.static_files import StaticFiles
+from warren.mgmt_plugin.http.static_files import PAGES, StaticFiles
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 
@@ -22,7 +24,7 @@ def missing(path: str, headers: dict[str, str], method: str = "GET") -> Response
 
 
 @pytest.mark.parametrize(
-    ("path", "root"), [("/queues", "./"), ("/queues/", "../"), ("/api/overviw", "../"), ("/a/b/c", "../../")]
+    ("path", "root"), [("/quees", "./"), ("/quees/", "../"), ("/api/overviw", "../"), ("/a/b/c", "../../")]
 )
 def test_a_browser_gets_a_page_whose_links_lead_home(path: str, root: str) -> None:
     page = missing(path, BROWSER)
@@ -32,6 +34,26 @@ def test_a_browser_gets_a_page_whose_links_lead_home(path: str, root: str) -> No
     text = page.body.decode()
     assert f'<a href="{root}">' in text and f'href="{root}css/base.css"' in text
     assert "ROOT" not in text
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/queues", "./#/queues"),
+        ("/queues/", "../#/queues"),
+        ("/queues/%2F/a%20b", "../../#/queues/%2F/a%20b"),
+        ("/mqtt-sessions", "./#/mqtt-sessions"),
+    ],
+)
+def test_a_page_that_is_typed_without_its_hash_is_found(path: str, place: str) -> None:
+    answer = missing(path, BROWSER)
+    assert answer is not None
+    assert (answer.status, dict(answer.headers)["Location"]) == (303, place)
+
+
+def test_the_pages_are_those_of_the_ui() -> None:
+    routes = (resources.files("warren.mgmt_plugin") / "static/js/routes.js").read_text()
+    assert set(re.findall(r"^  \[\['([a-z-]+)'\], \[", routes, re.MULTILINE)) == PAGES
 
 
 @pytest.mark.parametrize("headers", [{}, {"accept": "*/*"}, {"accept": "application/json"}])

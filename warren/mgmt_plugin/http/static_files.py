@@ -3,7 +3,8 @@
 1. The server serves the files that the folder had at the start, under their names then: it never opens a path of a
    request.
 2. Every answer forbids scripts, styles and connections from anywhere else, and being framed.
-3. A browser that asks for a path that is not there gets a page that says so; a program gets the refusal as JSON.
+3. A browser that asks for a path that is not there gets a page that says so; a program gets the refusal as JSON. The
+   path of a page of the UI, typed without its `#`, leads to that page.
 """
 
 from __future__ import annotations
@@ -51,6 +52,15 @@ ALIASES: Final = {
 }
 
 
+# The first segments of the pages of the UI (js/routes.js).
+PAGES: Final = frozenset(
+    (
+        "applications", "bulk", "channels", "cluster", "connections", "consumers", "definitions", "exchanges",
+        "federation", "lake", "limits", "logs", "mqtt-sessions", "nodes", "parameters", "policies", "queues",
+        "retained", "routing", "search", "shovels", "store", "super-streams", "users", "vhosts",
+    )
+)  # fmt: skip
+
 # The page for a path that is not there; its links begin with the way from that path to the root.
 MISSING_PAGE: Final = "/missing.html"
 _TO_ROOT: Final = b"ROOT/"
@@ -91,11 +101,18 @@ class StaticFiles:
         return Response(200, data, content_type, headers, "no-cache")
 
     def maybe_missing(self, request: Request) -> Response | None:
-        """Return the page that says that nothing is at the path of a request, None unless a browser asks for a page."""
+        """Return the page that says that nothing is at the path of a request, or the way to the page that is meant.
+
+        None unless a browser asks for a page.
+        """
         if not self._missing or request.method not in ("GET", "HEAD"):
             return None
         if "text/html" not in request.headers.get("accept", ""):
             return None
-        to_root = b"../" * (request.path.count("/") - 1)
-        data = self._missing.replace(_TO_ROOT, to_root or b"./")
+        to_root = "../" * (request.path.count("/") - 1) or "./"
+        if request.path.split("/")[1] in PAGES:
+            query = f"?{request.query}" if request.query else ""
+            place = (("Location", f"{to_root}#{request.path.rstrip('/')}{query}"),)
+            return Response(303, b"", TYPES["html"], (*SECURITY_HEADERS, *place), "no-cache")
+        data = self._missing.replace(_TO_ROOT, to_root.encode())
         return Response(404, data, TYPES["html"], SECURITY_HEADERS, "no-cache", refusal="Not Found")

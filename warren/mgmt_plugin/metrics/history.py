@@ -83,6 +83,10 @@ class _Ring:
         at = (number - self.first) % self._rows * self._fields
         return self._values[at : at + self._fields]
 
+    def memory_bytes(self) -> int:
+        """Return the memory of its rows."""
+        return 8 * len(self._values)
+
     def oldest(self) -> int:
         """Return the number of the oldest row kept."""
         return max(self.first, self.last - self._rows + 1)
@@ -118,6 +122,10 @@ class Series:
         for ring in self._rings:
             if tick % ring.ticks_per_row == 0 or ring.last < 0:
                 ring.put(tick // ring.ticks_per_row, row)
+
+    def memory_bytes(self) -> int:
+        """Return the memory of its rows."""
+        return sum(ring.memory_bytes() for ring in self._rings)
 
     def is_empty(self) -> bool:
         """Tell whether no row was ever taken."""

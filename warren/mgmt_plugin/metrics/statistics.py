@@ -41,6 +41,9 @@ KEPT_MAX: Final = 2000
 SAMPLES_IN_LIST: Final = 100_000
 SAMPLES_MIN: Final = 2
 REST_TICKS: Final = 12
+# The memory of a series besides its rows, and of an entry for an object; about.
+SERIES_BYTES: Final = 1000
+ROW_BYTES: Final = 120
 LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 DELIVERY: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack", "deliver_get")
 QUEUE_STATS: Final = ("publish", *DELIVERY)
@@ -351,6 +354,12 @@ class Statistics:
             del self._vhost_series[name]
         for name in [name for name in self._octets if name not in self._broker.vhosts]:
             del self._octets[name]
+
+    def memory_bytes(self) -> int:
+        """Return about how much memory the past takes."""
+        series = [self._broker_series, self._node_series, *self._vhost_series.values(), *self._kept.values()]
+        seen = len(self._seen) + len(self._queue_rows) + len(self._before)
+        return sum(each.memory_bytes() + SERIES_BYTES for each in series) + seen * ROW_BYTES
 
     # --- rows now -----------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from warren.server.descriptors import OPEN_DESCRIPTORS, told_open
 from warren.server.management import Management
 from warren.server.message_store import MessageStoreService
 from warren.server.network.reactor import Reactor
-from warren.server.process_memory import resident_bytes
+from warren.server.process_memory import program_bytes, resident_bytes
 
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL")
 QUEUE_PARTS: Final = {CLASSIC: "queue_procs", QUORUM: "quorum_queue_procs", STREAM: "stream_queue_procs"}
@@ -220,7 +220,11 @@ class NodeHandlers(Handlers):
         return {**await self._memory_breakdown(used), "strategy": "rss", "total": total}
 
     async def _memory_breakdown(self, used: int) -> dict[str, int]:
-        """Return the known uses of memory, in bytes, under RabbitMQ's names; the rest of `used` is the program."""
+        """Return the known uses of memory, in bytes, under RabbitMQ's names.
+
+        ``code`` is what the process took at its start. The rest of `used` is of connections, channels, bindings, and
+        memory that is kept for reuse.
+        """
         broker = self._management.broker
         found = dict.fromkeys(MEMORY_PARTS, 0)
         found["connection_readers"] = int(broker.shared.inbound.held_bytes)
@@ -229,6 +233,8 @@ class NodeHandlers(Handlers):
             for queue in list(vhost.queues.values()):
                 found[QUEUE_PARTS[queue.rules.queue_type]] += queue.ready.memory_bytes() + QUEUE_BYTES
                 await give_way()
+        found["mgmt_db"] = self._statistics.memory_bytes()
+        found["code"] = min(program_bytes(), max(0, used - sum(found.values())))
         found["other_system"] = max(0, used - sum(found.values()))
         return found
 

@@ -237,6 +237,17 @@ def _binding_in_topology(binding: Binding) -> Described:
     }
 
 
+def _some_of_each(kinds: list[list[Described]], limit: int) -> list[Described]:
+    """Return at most `limit` items, kind by kind: the first of each kind are chosen, then the second, and so on."""
+    shares = [0] * len(kinds)
+    most = min(limit, sum(map(len, kinds)))
+    while sum(shares) < most:
+        for at, items in enumerate(kinds):
+            if shares[at] < len(items) and sum(shares) < most:
+                shares[at] += 1
+    return [item for items, share in zip(kinds, shares, strict=True) for item in items[:share]]
+
+
 class SearchHandlers(Handlers):
     """The handler of the search for anything by a part of its name."""
 
@@ -249,18 +260,20 @@ class SearchHandlers(Handlers):
             limit = min(SEARCH_MAX, max(1, integer(call.query.get("limit", "50"))))
         except ValueError:
             raise bad_request("limit must be a number") from None
-        items: list[Described] = []
+        found: dict[str, list[Described]] = {}
         more = False
         if wanted:
             for kind, vhost, name, detail in self._candidates(call, await visible_queues(call)):
                 await give_way()
                 if wanted not in name.lower() and wanted not in detail.lower():
                     continue
-                if len(items) == limit:
+                of_kind = found.setdefault(kind, [])
+                if len(of_kind) == limit:
                     more = True
-                    break
-                items.append({"kind": kind, "vhost": vhost, "name": name, "detail": detail})
-        return {"items": items, "more": more}
+                    continue
+                of_kind.append({"kind": kind, "vhost": vhost, "name": name, "detail": detail})
+        items = _some_of_each(list(found.values()), limit)
+        return {"items": items, "more": more or len(items) < sum(map(len, found.values()))}
 
     def _candidates(self, call: Call, queues: list[Queue]) -> Iterator[tuple[str, str | None, str, str]]:
         broker = self._broker

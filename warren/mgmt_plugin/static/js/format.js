@@ -30,6 +30,25 @@ export function formatNumber(value) {
   return `${three(value / size)} ${unit}`;
 }
 
+/** All digits: 1,250,000. */
+export const formatCount = (value) => (isNumber(value) ? exact.format(Math.round(value * 100) / 100) : '–');
+
+/** A rate in full: 125,000/s. */
+export const formatFullRate = (value) => (isNumber(value) && value >= 1e4 ? `${exact.format(Math.round(value))}/s` : formatRate(value));
+
+// From here on the numbers of an axis are too long to be written in full.
+const LONG = 1e7;
+
+/** Write the ticks of one axis, all in the same unit. `format` is one of the functions above. */
+export function formatTicks(format, ticks) {
+  const most = Math.max(0, ...ticks.map(Math.abs));
+  const ofBytes = format === formatBytes || format === formatByteRate;
+  const perSecond = format === formatByteRate || format === formatRate || format === formatFullRate ? '/s' : '';
+  const units = ofBytes ? LARGE_BYTES : most < LONG ? [] : LARGE;
+  const [size, unit] = units.find(([size]) => most >= size) ?? [1, ofBytes ? 'B' : ''];
+  return ticks.map((tick) => `${exact.format(Math.round((tick / size) * 1000) / 1000)}${unit && ` ${unit}`}${perSecond}`);
+}
+
 export function formatBytes(value) {
   if (!isNumber(value)) return '–';
   const found = LARGE_BYTES.find(([size]) => Math.abs(value) >= size);

@@ -2,7 +2,7 @@
 
 import { get, withQuery } from './api.js';
 import { go } from './router.js';
-import { resultHref } from './parts/links.js';
+import { resultHref, resultTitle } from './parts/links.js';
 import { html, useEffect, useRef, useState } from './ui.js';
 
 const TYPING_MS = 200;
@@ -82,7 +82,7 @@ export function SearchBox() {
             item,
             at,
           ) => html`<li key=${`${item.kind}/${item.vhost}/${item.name}/${at}`} id="search-result-${at}" role="option" aria-selected=${at === active}>
-            <a href=${resultHref(item)} tabindex="-1" onClick=${leave}><span class="kind">${item.kind}</span><span class="name">${item.name}</span>${item.vhost && html`<span class="hint">${item.vhost}</span>`}</a>
+            <a href=${resultHref(item)} tabindex="-1" onClick=${leave}><span class="kind">${item.kind}</span><span class="name" title=${item.name}>${resultTitle(item)}</span>${item.vhost && html`<span class="hint">${item.vhost}</span>`}</a>
           </li>`,
         )}
       </ul>

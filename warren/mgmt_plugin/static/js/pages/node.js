@@ -19,7 +19,9 @@ const MEMORY_NAMES = {
   queue_procs: ['Classic queues', 'With the messages that they hold in memory.'],
   quorum_queue_procs: ['Quorum queues', 'With the messages that they hold in memory.'],
   stream_queue_procs: ['Streams', 'With the messages that they hold in memory.'],
-  other_system: ['Everything else', 'The program, connections, channels, bindings, statistics, and memory kept for reuse.'],
+  code: ['Program', 'Python, the engine and its libraries as they were at the start, before anything was restored.'],
+  mgmt_db: ['Statistics', 'The past of totals, queues, connections and others, for charts.'],
+  other_system: ['Connections and the rest', 'Connections, channels, bindings, indexes of messages, and freed memory that is kept for reuse.'],
 };
 const MEMORY = [
   {

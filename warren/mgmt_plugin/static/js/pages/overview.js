@@ -1,7 +1,7 @@
 // The broker at a glance.
 
 import { post, withQuery } from '../api.js';
-import { Bytes, Duration, formatBytes, formatNumber, formatTime, Num, Rate } from '../format.js';
+import { Bytes, Duration, formatBytes, formatFullRate, formatNumber, formatTime, Num, Rate } from '../format.js';
 import { Attention } from '../parts/attention.js';
 import { Chart, lineOf, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { confirmAction } from '../parts/dialog.js';
@@ -131,7 +131,7 @@ export default function Overview() {
         ${
           churn &&
           html`<${Card}><${Chart}
-          title="Churn" format=${(value) => (typeof value === 'number' ? `${formatNumber(value)}/s` : '–')}
+          title="Churn" format=${formatFullRate}
           lines=${CHURN.map(([key, label, colour, hidden]) => lineOf(churn[`${key}_details`], label, colour, { hidden }))}
         /><//>`
         }

@@ -57,7 +57,7 @@ function PolicyDialog({ kind, policy, titleId, close }) {
       <${Field} label="Pattern" name="pattern" required defaultValue=${policy?.pattern ?? ''} placeholder="^orders\\." hint="A regular expression; it matches anywhere in the name." />
       <${Select} label="Applies to" name="apply-to" options=${applyTo} value=${policy?.['apply-to'] ?? (kind === 'policies' ? 'all' : 'queues')} />
       <${Field} label="Priority" name="priority" type="number" defaultValue=${policy?.priority ?? 0} hint="Of the policies that match, the highest applies, alone." />
-      <${ArgumentsEditor} legend="Definition" rows=${rows} onChange=${setRows} hints=${hints} />
+      <${ArgumentsEditor} legend="Definition" rows=${rows} onChange=${setRows} hints=${hints} offer />
     </div>
   <//>`;
 }

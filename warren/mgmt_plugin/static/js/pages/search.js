@@ -1,7 +1,7 @@
 // Everything that a search finds.
 
 import { withQuery } from '../api.js';
-import { resultHref } from '../parts/links.js';
+import { resultHref, resultTitle } from '../parts/links.js';
 import { FilterInput } from '../parts/list.js';
 import { Page, pending } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
@@ -12,10 +12,10 @@ import { html } from '../ui.js';
 
 const LIMIT = 200;
 const COLUMNS = [
-  { key: 'name', label: 'Name', sort: 'name', render: (item) => html`<a class="name" href=${resultHref(item)}>${item.name}</a>` },
+  { key: 'name', label: 'Name', sort: 'name', render: (item) => html`<a class="name" href=${resultHref(item)}>${resultTitle(item)}</a>` },
   { key: 'kind', label: 'What it is', sort: 'kind', render: (item) => item.kind },
   { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (item) => item.vhost ?? '' },
-  { key: 'detail', label: 'Detail', render: (item) => item.detail ?? '' },
+  { key: 'detail', label: 'Detail', render: (item) => (item.kind === 'connection' ? item.name : (item.detail ?? '')) },
 ];
 
 export default function Search() {

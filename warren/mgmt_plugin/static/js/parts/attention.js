@@ -45,7 +45,7 @@ const KINDS = [
     key: 'without_consumer',
     title: 'Without a consumer',
     good: 'Every queue with messages has a consumer.',
-    advice: 'Start the application that reads it. If nothing shall read it, as with dead letters, give it a time to live or a length limit.',
+    advice: 'Start the application that reads it. If nothing is meant to read it, give it a time to live or a length limit.',
     columns: [NAME, MESSAGES, OLDEST],
   },
   {
@@ -69,7 +69,7 @@ function Kind({ kind: { title, advice, columns }, found }) {
   return html`<section class="attention">
     <h3>${title} <span class="count">${formatNumber(found.count)}</span></h3>
     <p class="hint">${advice}</p>
-    <${DataTable} caption="Queues: ${title}" columns=${columns} rows=${found.items} rowKey=${(each) => JSON.stringify([each.vhost, each.name])} />
+    <${DataTable} cards caption="Queues: ${title}" columns=${columns} rows=${found.items} rowKey=${(each) => JSON.stringify([each.vhost, each.name])} />
     ${found.count > found.items.length && html`<p class="hint">The worst ${found.items.length}. <a href=${listHref(['queues'], { sort: 'messages', desc: '1' })}>All queues by length</a></p>`}
   </section>`;
 }

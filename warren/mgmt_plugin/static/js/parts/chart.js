@@ -1,6 +1,6 @@
 // Live line charts. uPlot draws; the legend is ours, because it has to be read and worked with the keyboard.
 
-import { formatByteRate, formatBytes, formatTime } from '../format.js';
+import { formatByteRate, formatBytes, formatTicks, formatTime } from '../format.js';
 import { watchColours } from '../theme.js';
 import { html, useEffect, useMemo, useRef, useState } from '../ui.js';
 
@@ -111,10 +111,10 @@ function draw(box, lines, hidden, format, setCursor) {
           grid,
           ticks: { show: false },
           font,
-          size: 62,
+          size: 70,
           space: 24,
           ...((format === formatBytes || format === formatByteRate) && { incrs: BINARY_STEPS }),
-          values: (_, ticks) => ticks.map((tick) => format(tick)),
+          values: (_, ticks) => formatTicks(format, ticks),
         },
       ],
       series: [
@@ -184,7 +184,7 @@ export function Chart({ title, lines: given, format }) {
           (all || !line.hidden || !hidden.has(line.label)) &&
           html`<li key=${line.label}>
           <button type="button" aria-pressed=${!hidden.has(line.label)} onClick=${() => toggle(line.label)}>
-            <i class="dot ${line.colour.slice(2)}"></i>${line.label} <b>${format(shown(line, index))}</b>
+            <i class="dot ${line.colour.slice(2)} ${line.beneath ? 'beneath' : ''}"></i>${line.label} <b>${format(shown(line, index))}</b>
           </button>
         </li>`,
       )}

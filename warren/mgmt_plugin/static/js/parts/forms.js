@@ -138,10 +138,11 @@ function ValueInput({ row, change, label, choices }) {
 }
 
 /**
- * Keys with typed values. `hints`: [{key, kind, text, choices?, group?}] offers known keys and says what they mean.
+ * Keys with typed values. `hints`: [{key, kind, text, choices?, group?}] offers known keys and says what they mean, at once
+ * if they are on `offer`.
  */
-export function ArgumentsEditor({ legend, rows, onChange, hints = [] }) {
-  const [asked, setAsked] = useState(false);
+export function ArgumentsEditor({ legend, rows, onChange, hints = [], offer = false }) {
+  const [asked, setAsked] = useState(offer);
   const change = (at, part) => onChange(rows.map((row, index) => (index === at ? { ...row, ...part } : row)));
   const free = hints.filter((hint) => !rows.some((row) => row.key === hint.key));
   const groups = [...new Set(free.map((hint) => hint.group ?? 'Keys'))];

@@ -77,6 +77,9 @@ export function PolicyLink({ vhost, name }) {
   return html`<a class="name" href=${listHref(['policies'], { vhost, name })}>${name}</a>`;
 }
 
+/** What operators call a search result: of a connection that is its user and the name that its client gave. */
+export const resultTitle = ({ kind, name, detail }) => (kind === 'connection' && detail ? detail : name);
+
 /** Where a search result leads. */
 export function resultHref({ kind, vhost, name, detail }) {
   switch (kind) {

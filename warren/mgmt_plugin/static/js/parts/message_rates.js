@@ -1,6 +1,6 @@
 // Charts of how many messages wait and how fast they move, for whatever carries RabbitMQ's counters.
 
-import { formatNumber, formatRate } from '../format.js';
+import { formatCount, formatFullRate } from '../format.js';
 import { html } from '../ui.js';
 import { Chart, lineOf } from './chart.js';
 
@@ -27,7 +27,7 @@ const COUNTERS = [
 export function RateChart({ stats, title = 'Message rates' }) {
   const lines = COUNTERS.map(([counter, label, colour, hidden]) => lineOf(stats?.[`${counter}_details`], label, colour, { hidden }));
   return lines.some(Boolean)
-    ? html`<${Chart} title=${title} lines=${lines} format=${formatRate} />`
+    ? html`<${Chart} title=${title} lines=${lines} format=${formatFullRate} />`
     : html`<figure class="chart"><figcaption>${title}</figcaption><p class="empty">No message has passed yet.</p></figure>`;
 }
 
@@ -41,5 +41,5 @@ export function LengthChart({ of: object, title = 'Queued messages' }) {
     level('messages_ready', 'Ready', '--amber'),
     level('messages_unacknowledged', 'Unacked', '--blue'),
   ];
-  return html`<${Chart} title=${title} lines=${lines} format=${formatNumber} />`;
+  return html`<${Chart} title=${title} lines=${lines} format=${formatCount} />`;
 }
