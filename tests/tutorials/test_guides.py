@@ -7,15 +7,19 @@ tests need.
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from broker_process import WarrenProcess
 
+from warren.ctl.client import Client, Target
+
 from .page import ROOT, Reader, read_page, require
 
 GUIDES = ROOT / "docs" / "guides"
-PYTHON = ["celery", "django", "dramatiq", "faststream", "fastapi", "taskiq"]
+PYTHON = ["celery", "celery-after-rabbitmq-4.3", "django", "dramatiq", "faststream", "fastapi", "taskiq"]
 NOT_RUN = ["spring"]
 FRAMEWORKS = ROOT / ".cache" / "guides" / "bin"
 DBT = ROOT / ".cache" / "dbt" / "bin"
@@ -30,15 +34,39 @@ def require_installed(path: Path) -> None:
         pytest.skip(text)
 
 
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
+    """One broker for all pages, one after the other, as a reader has it; the first lesson was read before."""
+    directory = tmp_path_factory.mktemp("readers")
+    with WarrenProcess(directory / "broker") as broker:
+        lesson = ROOT / "docs" / "tutorials" / "1-first-message.md"
+        Reader(read_page(lesson), directory, broker).follow()
+        yield broker
+
+
 @pytest.mark.parametrize("name", PYTHON)
-def test_the_example_of_a_guide_does_what_the_page_says(name: str, tmp_path: Path) -> None:
+def test_the_example_of_a_guide_does_what_the_page_says(name: str, tmp_path: Path, broker: WarrenProcess) -> None:
     require_installed(FRAMEWORKS)
     page = read_page(GUIDES / f"{name}.md")
     assert page.sections
-    with WarrenProcess(tmp_path / "broker") as broker:
-        # Celery warns of being root, and takes the room of what is compared.
-        environment = {"C_FORCE_ROOT": "1", "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
-        Reader(page, tmp_path, broker, [FRAMEWORKS], environment, sees_errors=True).follow()
+    before = contents(broker)
+    # Celery warns of being root, and takes the room of what is compared.
+    environment = {"C_FORCE_ROOT": "1", "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
+    Reader(page, tmp_path, broker, [FRAMEWORKS], environment, sees_errors=True).follow()
+    assert contents(broker) == before, "the page does not clean up"
+
+
+def contents(broker: WarrenProcess) -> list[list[str]]:
+    """Return the names of vhosts, queues and exchanges."""
+    with client_of(broker) as client:
+        return [
+            sorted(f"{each.get('vhost')}/{each['name']}" for each in client.get_list(kind))
+            for kind in ("vhosts", "queues", "exchanges")
+        ]
+
+
+def client_of(broker: WarrenProcess) -> Client:
+    return Client(Target(f"http://127.0.0.1:{broker.http_port}", "guest", "guest"))
 
 
 @pytest.mark.long
@@ -64,3 +92,14 @@ def test_each_guide_is_run_or_says_that_it_was_not() -> None:
     for name in pages:
         text = (GUIDES / f"{name}.md").read_text()
         assert ("**This page was not run by us**" in text) == (name in NOT_RUN), name
+
+
+@pytest.mark.parametrize("name", [*PYTHON, "dbt", "nestjs"])
+def test_each_guide_names_its_packages_and_has_a_vhost_that_it_deletes(name: str) -> None:
+    text = (GUIDES / f"{name}.md").read_text()
+    assert re.search(r"pip install\s'|npm install ", text)
+    typed = [command.line for section in read_page(GUIDES / f"{name}.md").sections for command in section]
+    vhost = typed[0].removeprefix("warren ctl add_vhost ")
+    assert typed[0] != vhost and typed[-1] == f"warren ctl delete_vhost {vhost}"
+    addresses = re.findall(r"amqp://guest:guest@127\.0\.0\.1:5672/?([^\s\"'?]*)", text)
+    assert set(addresses) == {vhost}
