@@ -66,9 +66,14 @@ class ConsumerDescriber:
         oldest_ms = self.maybe_oldest_ms(consumer)
         if oldest_ms is not None:
             described["oldest_unacknowledged_ms"] = oldest_ms
-        if consumer.timeout_ms >= 0:
-            described["consumer_timeout"] = int(consumer.timeout_ms)
+        described["consumer_timeout"] = self._timeout_ms(consumer)
         return described
+
+    def _timeout_ms(self, consumer: Consumer) -> int:
+        """Return for how long a delivery may be unanswered; 0: without a limit, as rabbitmqadmin needs a number."""
+        if consumer.timeout_ms >= 0:
+            return int(consumer.timeout_ms)
+        return int(self._broker.limits.delivery_timeout_s * 1000) if consumer.queue.rules.is_quorum else 0
 
     def deliver_rate(self, consumer: Consumer) -> float:
         """Return the deliveries of its channel per second: those that need an answer, or the others."""

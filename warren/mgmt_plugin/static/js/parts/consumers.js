@@ -74,7 +74,7 @@ export const CONSUMER_COLUMNS = [
   { key: 'ack', label: 'Acks', hidden: true, render: (each) => (each.ack_required ? 'manual' : 'automatic') },
   { key: 'exclusive', label: 'Exclusive', hidden: true, render: (each) => (each.exclusive ? 'yes' : 'no') },
   { key: 'offset', label: 'Next offset', num: true, hidden: true, render: (each) => each.next_offset ?? '–' },
-  { key: 'timeout', label: 'Timeout', num: true, hidden: true, render: (each) => html`<${Duration} ms=${each.consumer_timeout} />` },
+  { key: 'timeout', label: 'Timeout', num: true, hidden: true, render: (each) => html`<${Duration} ms=${each.consumer_timeout || null} />` },
   { key: 'arguments', label: 'Arguments', hidden: true, render: (each) => html`<${Fields} values=${each.arguments} />` },
 ];
 
