@@ -1,0 +1,265 @@
+"""A backlog without a queue: what is in memory, what is only on disk, and in which order it comes out."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from stored_log import StoredLog
+
+from warren.msgstore.log.message import Envelope, Message, build_message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK
+from warren.queues.backlog import SHORT_HEAD_MESSAGES, Backlog
+
+QUEUE_ID = 1
+MANY = 3 * SHORT_HEAD_MESSAGES
+AMPLE_BYTES = 128 << 20
+
+
+class Waiting:
+    """A backlog on a log and a disk in memory. `bodies`: what should wait, by number; `out`: what is not answered."""
+
+    def __init__(self) -> None:
+        self.store = StoredLog()
+        self.backlog = Backlog(self.store.log, self._loaded)
+        self.index = self.store.index(QUEUE_ID)
+        self.index.owner = self.backlog
+        self.backlog.index = self.index
+        self.bodies: dict[int, bytes] = {}
+        self.out: dict[int, Message] = {}
+        self.lost = 0
+
+    def _loaded(self, lost: int, lost_bytes: int) -> None:
+        self.lost += lost
+
+    @property
+    def log(self) -> MessageLog:
+        return self.store.log
+
+    def publish(self, body: bytes, *, persistent: bool = True) -> int:
+        """Add a message; return its number."""
+        message = build_message(Envelope("", "q"), b"\0\0", body, 4096, persistent)
+        number = int(self.backlog.append(message))
+        if persistent:
+            self.log.batch.add(self.index, message, number)
+        self.bodies[number] = body
+        return number
+
+    def fill(self, count: int, *, persistent: bool = True) -> None:
+        """Add messages whose bodies are their numbers, and have everything written."""
+        for _ in range(count):
+            self.publish(b"%d" % int(self.backlog.next_number), persistent=persistent)
+        self.store.rest()
+
+    def short_of_memory(self, short: bool = True) -> None:
+        """Have the queues take more memory than they may, or no longer."""
+        self.log.memory_bytes = 0 if short else AMPLE_BYTES
+        self.log.under_pressure = short
+
+    def page_out(self) -> None:
+        """Have all that can leave memory leave it."""
+        self.short_of_memory()
+        for _ in range(4):
+            self.backlog.batch_closed()
+            self.store.rest()
+
+    def answer(self) -> None:
+        """Settle what was taken out of turn."""
+        for number, message in self.out.items():
+            self.log.batch.settle(self.index, message, number)
+            self.backlog.settled(number)
+        self.out.clear()
+
+    def pop(self) -> int | None:
+        """Take out and settle the oldest message, read from disk if it has to be; return its number."""
+        if self.backlog.is_empty():
+            return None
+        while not self.backlog.is_ready():
+            assert self.log.read_jobs, "it waits for nothing"
+            self.store.rest()
+        assert self.backlog.head().body() == self.bodies[min(self.bodies)]
+        message = self.backlog.pop()
+        number = int(self.backlog.popped_number)
+        assert number == min(self.bodies)
+        self.log.batch.settle(self.index, message, number)
+        assert message.body() == self.bodies.pop(number)
+        return number
+
+    def take(self, number: int) -> bool:
+        """Take a message out of turn, if it can be found now. It is not answered yet."""
+        found = self.backlog.find(number)
+        if found is None:
+            if not self.backlog.is_surely_on_disk(number):
+                return False
+            found = self._on_disk(number)
+        assert self.backlog.take(number)
+        assert not self.backlog.take(number), "it does not wait any longer"
+        assert found.body() == self.bodies.pop(number)
+        self.out[number] = found
+        return True
+
+    def _on_disk(self, number: int) -> Message:
+        """Return a message that is only on disk; its index page is in memory."""
+        page = self.index.page(number // int(self.index.page_entries))
+        assert page is not None
+        at = 2 * (number % int(self.index.page_entries))
+        data = self.store.disk.read(page.entries[at] & LSN_MASK, page.entries[at + 1] >> LENGTH_SHIFT)
+        found = self.log.maybe_message(self.index, number, data, 0, len(data), False)
+        assert found is not None
+        return found
+
+    def check(self) -> None:
+        """Compare with what should wait."""
+        backlog = self.backlog
+        backlog.check_invariants()
+        assert backlog.is_empty() == (not self.bodies)
+        assert {number: message.body() for number, message in backlog.residents()}.items() <= self.bodies.items()
+        assert len(backlog.residents()) + backlog.middle_count == len(self.bodies)
+        assert backlog.oldest_number() <= min(self.bodies, default=int(backlog.next_number))
+
+    def drain(self) -> None:
+        """Take out everything, in order."""
+        while self.pop() is not None:
+            pass
+        assert not self.bodies and self.lost == 0
+
+
+def test_a_short_backlog_is_in_memory_and_nothing_is_read() -> None:
+    waiting = Waiting()
+    waiting.fill(MANY)
+    assert (waiting.backlog.resident_count, waiting.backlog.middle_count) == (MANY, 0)
+    assert waiting.log.resident_bytes == waiting.backlog.memory_bytes() > 0
+    waiting.drain()
+    assert not waiting.log.read_jobs and waiting.log.resident_bytes == 0
+
+
+def test_while_memory_is_short_the_beginning_stays_and_the_rest_is_on_disk_only() -> None:
+    waiting = Waiting()
+    waiting.fill(MANY)
+    waiting.page_out()
+    assert [number for number, _ in waiting.backlog.residents()] == list(range(SHORT_HEAD_MESSAGES))
+    assert waiting.backlog.middle() == (SHORT_HEAD_MESSAGES, MANY)
+    assert waiting.backlog.is_on_disk(MANY - 1) and not waiting.backlog.is_on_disk(0)
+    waiting.check()
+    waiting.drain()
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_transient_messages_go_to_disk_only_while_memory_is_short(short: bool) -> None:
+    waiting = Waiting()
+    waiting.fill(MANY, persistent=False)
+    assert waiting.index.live_count == 0
+    if short:
+        waiting.page_out()
+    assert (waiting.backlog.middle_count > 0) == short
+    assert int(waiting.index.live_count) == waiting.backlog.middle_count
+    waiting.drain()
+
+
+def test_what_comes_behind_the_middle_waits_for_it() -> None:
+    waiting = Waiting()
+    waiting.fill(MANY)
+    waiting.page_out()
+    waiting.short_of_memory(False)
+    last = waiting.publish(b"last")
+    assert waiting.backlog.residents()[-1][0] == last == MANY
+    waiting.check()
+    waiting.drain()
+
+
+def test_what_is_purged_does_not_come_back_from_a_read_under_way() -> None:
+    waiting = Waiting()
+    waiting.fill(MANY)
+    waiting.page_out()
+    while waiting.pop() is not None and not waiting.log.read_jobs:
+        pass
+    assert waiting.log.read_jobs, "nothing is read"
+    waiting.backlog.clear()
+    waiting.bodies.clear()
+    number = waiting.publish(b"new")
+    waiting.store.rest()
+    waiting.check()
+    assert [each for each, _ in waiting.backlog.residents()] == [number]
+    assert waiting.index.live_count == 1, "what was purged is settled"
+    waiting.drain()
+
+
+def test_a_message_that_is_taken_out_of_turn_makes_those_before_it_suspect() -> None:
+    waiting = Waiting()
+    waiting.fill(10)
+    assert waiting.backlog.delivered_below() == 0
+    assert waiting.take(6)
+    assert waiting.backlog.delivered_below() == 7
+    assert not waiting.take(6)
+    waiting.check()
+    waiting.drain()
+    assert waiting.backlog.delivered_below() == 10
+
+
+@pytest.mark.parametrize("all_persistent", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_messages_come_out_in_order_whatever_is_in_memory(seed: int, all_persistent: bool) -> None:
+    dice = random.Random(seed)
+    waiting = Waiting()
+    for _ in range(150):
+        what = dice.choice(
+            ("publish", "publish", "pop", "take", "answer", "rest", "page out", "ample", "pass", "clear")
+        )
+        if what == "publish":
+            for _ in range(dice.choice((1, 5, 40))):
+                body = b"%d" % dice.randrange(1 << 20) * dice.choice((1, 1, 1, 300))
+                waiting.publish(body, persistent=all_persistent or dice.random() < 0.8)
+        elif what == "pop":
+            for _ in range(dice.choice((1, 10, 60))):
+                waiting.pop()
+        elif what == "take" and waiting.bodies:
+            for number in dice.sample(sorted(waiting.bodies), min(len(waiting.bodies), dice.choice((1, 5, 30)))):
+                waiting.take(number)
+        elif what == "answer":
+            waiting.answer()
+        elif what == "rest":
+            waiting.store.rest()
+        elif what == "page out":
+            waiting.page_out()
+        elif what == "ample":
+            waiting.short_of_memory(False)
+        elif what == "pass":
+            waiting.backlog.pass_number()
+        elif what == "clear" and dice.random() < 0.2:
+            waiting.backlog.clear()
+            waiting.bodies.clear()
+        waiting.check()
+    waiting.store.rest()
+    if all_persistent:
+        unanswered = {number: message.body() for number, message in waiting.out.items()}
+        assert _found_after_a_restart(waiting) == waiting.bodies | unanswered
+    waiting.answer()
+    waiting.drain()
+    waiting.store.rest()
+    assert waiting.index.live_count == 0
+
+
+def _found_after_a_restart(waiting: Waiting) -> dict[int, bytes]:
+    """Return what a backlog on the log that a restart makes hands out, by number."""
+    log = waiting.store.restarted()
+    log.written_lsn = log.next_lsn = waiting.log.next_lsn
+    index = log.indexes.get(QUEUE_ID)
+    found: dict[int, bytes] = {}
+    if index is None:
+        return found
+    losses: list[int] = []
+    backlog = Backlog(log, lambda lost, _: losses.append(lost))
+    backlog.restore(index)
+    while not backlog.is_empty():
+        while not backlog.is_ready():
+            assert log.read_jobs, "it waits for nothing"
+            jobs, log.read_jobs = log.read_jobs, []
+            for job in jobs:
+                job.carry_out(waiting.store.disk.files)
+                job.finished()
+        message = backlog.pop()
+        found[int(backlog.popped_number)] = message.body()
+    assert not any(losses)
+    assert list(found) == sorted(found)
+    return found
