@@ -226,7 +226,7 @@ class Sealing:
         return jobs
 
     def delete(self) -> None:
-        self.publisher.call(1, m.QueueDelete(0, "s", False, False, False))
+        self.publisher.call(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=False))
 
     def damage(self, at: int) -> None:
         """Damage the chunk that an offset is in, on the disk."""

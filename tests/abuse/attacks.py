@@ -347,7 +347,7 @@ def letters_in_circles(ports: Ports) -> None:
     client.pump([exchange("round", "fanout"), *(queue(name, full) + bind(name, "round") for name in names)])
     client.pump([publish_frames("round", "", b"once")])
     client.barrier()
-    client.pump([method_frame(1, m.ExchangeDelete(0, "round", False, True))])
+    client.pump([method_frame(1, m.ExchangeDelete(0, "round", if_unused=False, no_wait=True))])
     client.barrier()
 
 
@@ -376,7 +376,7 @@ def carbon_copies(ports: Ports) -> None:
     keys = [f"{number}.{number + 1}.{number + 2}" for number in range(4_000)]
     client.pump([publish_frames("wide", "0", b"many", {"headers": {"CC": keys}})])
     client.barrier()
-    client.pump([method_frame(1, m.ExchangeDelete(0, "wide", False, True))])
+    client.pump([method_frame(1, m.ExchangeDelete(0, "wide", if_unused=False, no_wait=True))])
     client.barrier()
 
 
@@ -389,7 +389,7 @@ def topic_of_hashes(ports: Ports) -> None:
     client.pump(bind("h", "hashes", pattern.lstrip(".")) for pattern in patterns)
     client.pump([publish_frames("hashes", ".".join("a" * 127), b"where")] * 5)
     client.barrier()
-    client.pump([method_frame(1, m.ExchangeDelete(0, "hashes", False, True))])
+    client.pump([method_frame(1, m.ExchangeDelete(0, "hashes", if_unused=False, no_wait=True))])
     client.barrier()
 
 
@@ -404,7 +404,7 @@ def route_question(ports: Ports) -> None:
     ask_http(
         ports, "POST", f"/api/warren/route/{VHOST}", json.dumps({"exchange": "asked", "routing_key": "k"}).encode()
     )
-    client.pump([method_frame(1, m.ExchangeDelete(0, "asked", False, True))])
+    client.pump([method_frame(1, m.ExchangeDelete(0, "asked", if_unused=False, no_wait=True))])
     client.barrier()
 
 
@@ -415,7 +415,7 @@ def many_bindings(ports: Ports) -> None:
     client.pump([exchange("many", "direct"), queue("m")])
     client.pump(bind("m", "many", f"{number}") for number in range(300_000))
     client.barrier()
-    client.pump([method_frame(1, m.ExchangeDelete(0, "many", False, False))])
+    client.pump([method_frame(1, m.ExchangeDelete(0, "many", if_unused=False, no_wait=False))])
     client.barrier()
 
 
@@ -546,7 +546,7 @@ def large_messages_rejected(ports: Ports) -> None:
     client.pump([queue("dead", durable=True), queue("live", TO_DEAD, durable=True), consume("live", "takes-all")])
     client.pump(publish_frames("", "live", MEGABYTE, STORED) for _ in range(300))
     client.barrier()
-    client.pump([method_frame(1, m.BasicNack(0, True, False))])
+    client.pump([method_frame(1, m.BasicNack(0, multiple=True, requeue=False))])
     client.barrier()
     time.sleep(LOAD_S / 2)
 
@@ -639,7 +639,12 @@ def commit_of_requeues(ports: Ports) -> None:
     other.barrier()
     client.pump([consume("quorum", "takes-all")])
     client.barrier()
-    client.pump([method_frame(1, m.BasicNack(0, True, True)), method_frame(1, m.BasicCancel("takes-all", True))])
+    client.pump(
+        [
+            method_frame(1, m.BasicNack(0, multiple=True, requeue=True)),
+            method_frame(1, m.BasicCancel("takes-all", True)),
+        ]
+    )
     commit(client)
 
 
@@ -693,7 +698,7 @@ def unfinished_bodies(ports: Ports) -> None:
 
     def parts() -> Iterator[bytes]:
         for channel in channels:
-            yield method_frame(channel, m.BasicPublish(0, "", "q", False, False))
+            yield method_frame(channel, m.BasicPublish(0, "", "q", mandatory=False, immediate=False))
             yield frame(m.FRAME_HEADER, channel, content_header({}, 16_000_000))
         for _ in range(54):
             for channel in channels:
@@ -714,7 +719,7 @@ def announced_bodies(ports: Ports) -> None:
     channels = range(2, 2_000)
     client.open(*channels)
     for channel in channels:
-        client.send(method_frame(channel, m.BasicPublish(0, "", "q", False, False)))
+        client.send(method_frame(channel, m.BasicPublish(0, "", "q", mandatory=False, immediate=False)))
         client.send(frame(m.FRAME_HEADER, channel, content_header({}, 16_000_000)))
     time.sleep(LOAD_S / 4)
     client.close()
@@ -733,7 +738,7 @@ def headers_bindings(ports: Ports) -> None:
 
     until_closed(some)
     with contextlib.suppress(OSError):
-        client.pump([method_frame(1, m.ExchangeDelete(0, "headers", False, True))])
+        client.pump([method_frame(1, m.ExchangeDelete(0, "headers", if_unused=False, no_wait=True))])
         client.barrier()
 
 

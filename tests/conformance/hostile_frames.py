@@ -10,7 +10,7 @@ from peer_frames import content_header
 from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
 
-PUBLISH = method_frame(1, m.BasicPublish(0, "", "q", False, False))
+PUBLISH = method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False))
 
 
 def frame_head(kind: int, number: int, size: int) -> bytes:

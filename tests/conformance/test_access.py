@@ -50,7 +50,9 @@ OPERATIONS = {
         exchange_declare("new", arguments={"alternate-exchange": ""}),
         (("configure", "exchange", "new"), ("read", "exchange", "new"), ("write", "exchange", "amq.default")),
     ),
-    "exchange.delete": Operation(m.ExchangeDelete(0, "source", False, False), (("configure", "exchange", "source"),)),
+    "exchange.delete": Operation(
+        m.ExchangeDelete(0, "source", if_unused=False, no_wait=False), (("configure", "exchange", "source"),)
+    ),
     "exchange.bind": Operation(exchange_binding(m.ExchangeBind), BINDS_EXCHANGE),
     "exchange.unbind": Operation(exchange_binding(m.ExchangeUnbind), BINDS_EXCHANGE),
     "queue.declare": Operation(queue_declare("new"), (("configure", "queue", "new"),)),
@@ -63,7 +65,9 @@ OPERATIONS = {
         queue_declare("new", arguments={"x-dead-letter-exchange": ""}),
         (("configure", "queue", "new"), ("read", "queue", "new"), ("write", "exchange", "amq.default")),
     ),
-    "queue.delete": Operation(m.QueueDelete(0, "q", False, False, False), (("configure", "queue", "q"),)),
+    "queue.delete": Operation(
+        m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False), (("configure", "queue", "q"),)
+    ),
     "queue.bind": Operation(m.QueueBind(0, "q", "source", "k", False, EMPTY_TABLE), BINDS_QUEUE),
     "queue.unbind": Operation(m.QueueUnbind(0, "q", "source", "k", EMPTY_TABLE), BINDS_QUEUE),
     "queue.purge": Operation(m.QueuePurge(0, "q", False), (("read", "queue", "q"),)),

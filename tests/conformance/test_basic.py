@@ -106,7 +106,8 @@ def test_a_global_prefetch_is_shared(client: Client, other: Client) -> None:
 
 @rule("rabbitmq.basic.qos", "Room under the shared limit is for all queues, however it is made.")
 @pytest.mark.parametrize(
-    "call", [m.BasicAck(1, False), m.BasicAck(1, True), m.BasicReject(1, False), m.BasicNack(0, True, False)]
+    "call",
+    [m.BasicAck(1, False), m.BasicAck(1, True), m.BasicReject(1, False), m.BasicNack(0, multiple=True, requeue=False)],
 )
 def test_room_under_a_global_prefetch_is_for_all_queues(client: Client, other: Client, call: Any) -> None:
     fill(client, "p", 1)
@@ -304,7 +305,7 @@ def test_a_single_active_consumer_excludes_others(client: Client) -> None:
 def test_cancelling_what_is_not_there_succeeds(client: Client, other: Client) -> None:
     client.declare("q")
     other.consume("q", "t")
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     other.expect(m.BasicCancel)
     assert other.call(1, m.BasicCancel("t", False)) == m.BasicCancelOk("t")
     assert other.call(1, m.BasicCancel("never", False)) == m.BasicCancelOk("never")
@@ -576,7 +577,7 @@ def test_an_unknown_delivery_tag_is_refused(client: Client, case: str, multiple:
 @rule("rabbitmq.basic.ack", "Tag 0 with multiple means all, also when there are none; without multiple it is unknown.")
 def test_tag_0_means_all(client: Client) -> None:
     fill(client, "q", 3)
-    client.send(1, m.BasicAck(0, True), m.BasicNack(0, True, True))
+    client.send(1, m.BasicAck(0, True), m.BasicNack(0, multiple=True, requeue=True))
     client.nothing()
     for _ in range(3):
         client.get("q")
@@ -615,7 +616,7 @@ def test_nack_multiple_keeps_the_order(client: Client, other: Client) -> None:
     qos(client, 4)
     client.consume("q")
     assert len(client.deliveries()) == 4
-    client.send(1, m.BasicNack(3, True, True))
+    client.send(1, m.BasicNack(3, multiple=True, requeue=True))
     assert seen(client) == [(b"0", True), (b"1", True), (b"2", True)]
     other.consume("q")
     assert seen(other) == [(b"4", False), (b"5", False)]
@@ -639,13 +640,20 @@ def test_reject_without_requeue_drops(client: Client, harness: Harness) -> None:
     fill(client, "q", 3)
     for _ in range(3):
         client.get("q")
-    client.send(1, m.BasicReject(1, False), m.BasicNack(3, True, False))
+    client.send(1, m.BasicReject(1, False), m.BasicNack(3, multiple=True, requeue=False))
     client.nothing()
     assert (harness.queue("q").ready_count, harness.queue("q").unacked_count) == (0, 0)
 
 
 @rule("rabbitmq.basic.reject", "nack and reject of an unknown tag are 406 that name their method.")
-@pytest.mark.parametrize("call", [m.BasicReject(1, True), m.BasicNack(1, False, True), m.BasicNack(1, True, False)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        m.BasicReject(1, True),
+        m.BasicNack(1, multiple=False, requeue=True),
+        m.BasicNack(1, multiple=True, requeue=False),
+    ],
+)
 def test_rejecting_an_unknown_tag_is_refused(client: Client, call: Any) -> None:
     refused_basic(client, call, "channel", 406, "PRECONDITION_FAILED - unknown delivery tag 1")
 
@@ -753,5 +761,5 @@ def test_who_does_not_understand_cancel_is_not_told(harness: Harness, client: Cl
     plain.open(1)
     client.declare("q")
     plain.consume("q", "t")
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     plain.nothing()

@@ -32,7 +32,12 @@ def test_a_channel_is_opened_once(client: Client) -> None:
 @rule("rabbitmq.channel.open", "Any other method on a channel that is not open is refused with 504.")
 @pytest.mark.parametrize(
     "call",
-    [m.TxSelect(), m.BasicPublish(0, "", "", False, False), m.BasicAck(1, False), m.ChannelClose(200, "", 0, 0)],
+    [
+        m.TxSelect(),
+        m.BasicPublish(0, "", "", mandatory=False, immediate=False),
+        m.BasicAck(1, False),
+        m.ChannelClose(200, "", 0, 0),
+    ],
 )
 def test_a_channel_has_to_be_opened_first(client: Client, call: Any) -> None:
     refusal = client.refused(2, call)
@@ -51,7 +56,9 @@ def test_frames_that_were_under_way_when_a_channel_closed(client: Client, harnes
     else:
         client.send(1, m.BasicAck(7, False))
         assert client.refusal().code == 406  # which is answered
-    client.send(1, m.BasicAck(1, False), m.BasicNack(2, True, True), m.BasicGet(0, "q", True), m.TxSelect())
+    client.send(
+        1, m.BasicAck(1, False), m.BasicNack(2, multiple=True, requeue=True), m.BasicGet(0, "q", True), m.TxSelect()
+    )
     client.feed(publish_frames("", "q", b"small") + publish_frames("", "q", b"large" * 40_000))
     client.nothing()
     assert client.call(1, m.ChannelClose(200, "", 0, 0)) == m.ChannelCloseOk()
@@ -173,7 +180,12 @@ def test_after_close_a_channel_ignores_everything(client: Client, harness: Harne
     client.send(1, m.QueuePurge(0, "missing", False))
     client.expect(m.ChannelClose, 1)
     client.publish("", "q", b"ignored")
-    client.send(1, m.QueueDelete(0, "q", False, False, False), m.ChannelOpen(""), m.BasicQos(1, 1, True))
+    client.send(
+        1,
+        m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False),
+        m.ChannelOpen(""),
+        m.BasicQos(1, 1, True),
+    )
     client.nothing()
     assert harness.queue("q").ready_count == 0
     client.send(1, m.ChannelCloseOk())

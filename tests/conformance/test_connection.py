@@ -392,7 +392,7 @@ def test_after_close_everything_is_discarded(client: Client, harness: Harness) -
     client.declare("q")
     client.send(1, m.BasicQos(1, 0, False))
     client.expect(m.ConnectionClose)
-    client.send(1, m.QueueDelete(0, "q", False, False, False), m.ChannelClose(200, "", 0, 0))
+    client.send(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False), m.ChannelClose(200, "", 0, 0))
     client.publish("", "q")
     client.send(0, m.ConnectionTuneOk(1, 1, 1))
     client.nothing()

@@ -166,7 +166,7 @@ def test_a_connection_of_unfinished_bodies_is_closed() -> None:
         hoarder.open(number)
         if not hoarder.connection.running:
             break
-        begin = method_frame(number, m.BasicPublish(0, "", "q", False, False))
+        begin = method_frame(number, m.BasicPublish(0, "", "q", mandatory=False, immediate=False))
         begin += frame(2, number, content_header({}, 10_000)) + frame(3, number, bytes(2000))
         hoarder.connection.feed(begin)
         client.publish("", "q", b"small")

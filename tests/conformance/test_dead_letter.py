@@ -254,7 +254,7 @@ def test_letters_arrive_in_order(client: Client, harness: Harness, cause: str) -
     else:
         client.consume("q")
         client.take()
-        client.send(1, m.BasicNack(0, True, False))
+        client.send(1, m.BasicNack(0, multiple=True, requeue=False))
     assert bodies(client, "dead") == [b"%d" % number for number in range(50)]
 
 
@@ -265,7 +265,7 @@ def test_letters_are_lost_quietly(client: Client, harness: Harness, cause: str, 
     client.declare("q", arguments=arguments | CAUSES[cause])
     client.call(1, m.ConfirmSelect(False))
     client.publish("", "q", mandatory=True)
-    answer = m.BasicNack(1, False, False) if "refused" in cause else m.BasicAck(1, False)
+    answer = m.BasicNack(1, multiple=False, requeue=False) if "refused" in cause else m.BasicAck(1, False)
     assert [each.method for each in client.take()] == [answer]
     if cause == "expired":
         harness.pass_time(1)
@@ -473,7 +473,7 @@ def test_many_that_are_rejected_at_a_time_come_back(client: Client, in_transacti
     assert [body_of(each) for each in client.deliveries()] == [b"0", b"1", b"2", b"3"]
     if in_transaction:
         client.call(1, m.TxSelect())
-    client.send(1, m.BasicNack(4, True, False))
+    client.send(1, m.BasicNack(4, multiple=True, requeue=False))
     if in_transaction:
         client.send(1, m.TxCommit())
     again = [each for each in client.take() if isinstance(each.method, m.BasicDeliver)]
@@ -838,7 +838,7 @@ def test_a_try_in_vain_writes_nothing(memory_bytes: int) -> None:
 def test_waiting_letters_go_with_their_queue(client: Client, harness: Harness) -> None:
     quorum(client, "", "dead")
     reject(client)
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     client.declare("dead")
     harness.pass_time(3 * RETRY_S)
     assert ready(harness, "dead") == 0

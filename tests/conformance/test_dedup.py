@@ -96,7 +96,7 @@ def test_a_key_outlives_its_message(client: Client) -> None:
     for key in "ab":
         client.publish("", "q", **keyed(key))
     assert bodies(client) == []
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     declare(client)
     client.publish("", "q", b"again", **keyed("a"))
     assert bodies(client) == [b"again"]
@@ -285,7 +285,7 @@ def test_what_is_deleted_leaves_nothing_in_the_log(client: Client, harness: Harn
     log.force()
     harness.settle()
     assert sorted(int(index.lane) for index in harness.indexes) == [0, 260, 261, 262, 263]
-    client.call(1, m.ExchangeDelete(0, "e", False, False))
+    client.call(1, m.ExchangeDelete(0, "e", if_unused=False, no_wait=False))
     assert sorted(int(index.lane) for index in harness.indexes) == [0, 260, 262]
     declare_exchange(client)
     client.bind("q", "e")

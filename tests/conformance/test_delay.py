@@ -200,7 +200,7 @@ def test_purge_and_delete(harness: Harness, client: Client) -> None:
     harness.pass_time(0.1)
     assert bodies(client) == [b"held"]
     publish(client, b"held", {"x-delay": 100})
-    assert client.call(1, m.QueueDelete(0, "q", False, True, False)) == m.QueueDeleteOk(0)
+    assert client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=True, no_wait=False)) == m.QueueDeleteOk(0)
     client.declare("q")
     harness.pass_time(1)
     assert bodies(client) == []
@@ -586,7 +586,7 @@ def test_deleting_a_delayed_exchange(harness: Harness, client: Client, way: str)
     publish(client, b"m", {"x-delay": 10}, exchange="x")
     lane = held_by(harness)
     if way == "delete":
-        assert client.call(1, m.ExchangeDelete(0, "x", False, False)) == m.ExchangeDeleteOk()
+        assert client.call(1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False)) == m.ExchangeDeleteOk()
     elif way == "auto-delete":
         assert client.call(1, m.QueueUnbind(0, "q", "x", "", encode_table({}))) == m.QueueUnbindOk()
     else:
@@ -639,7 +639,7 @@ def test_an_exchange_of_the_same_name(durable: DurableHarness) -> None:
     delayed_exchange(client, durable=True)
     publish(client, b"m", {"x-delay": HOUR_MS}, "k", "x", delivery_mode=2)
     durable.write()
-    assert client.call(1, m.ExchangeDelete(0, "x", False, False)) == m.ExchangeDeleteOk()
+    assert client.call(1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False)) == m.ExchangeDeleteOk()
     delayed_exchange(client, durable=True)
     publish(client, b"new", {"x-delay": HOUR_MS}, "k", "x", delivery_mode=2)
     durable.write()

@@ -168,7 +168,7 @@ def test_consumer_timeout(client: Client, harness: Harness, arguments: Table) ->
     assert client.expect(m.BasicCancel) == m.BasicCancel("t", True)
     client.nothing()
     assert harness.queue("q").ready_count == 2
-    client.send(1, m.BasicReject(1, True), m.BasicNack(2, False, False))
+    client.send(1, m.BasicReject(1, True), m.BasicNack(2, multiple=False, requeue=False))
     client.consume("q", "u")
     assert client.bodies() == [b"0", b"1"]
     client.send(1, m.BasicAck(2, False))  # this one has been answered
@@ -191,7 +191,7 @@ def test_late_answers_are_ignored(client: Client, harness: Harness, way: str) ->
         case "multiple":
             client.send(1, m.BasicAck(1, True))
         case "nack":
-            client.send(1, m.BasicNack(1, True, True))
+            client.send(1, m.BasicNack(1, multiple=True, requeue=True))
         case "reject":
             client.send(1, m.BasicReject(1, True))
         case "transaction":

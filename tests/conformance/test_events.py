@@ -64,7 +64,7 @@ def test_queues_choose_their_events(listener: Listener, client: Client) -> None:
     client.bind("mine", EVENTS, "queue.*")
     client.declare("q")
     client.declare_exchange("x")
-    client.send(1, m.QueueDelete(0, "q", False, False, True))
+    client.send(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=True))
     taken = [client.get("mine", no_ack=True) for _ in range(3)]
     assert [each and each.method.routing_key for each in taken] == ["queue.created", "queue.deleted", None]
 
@@ -326,7 +326,7 @@ def test_lost_consumers_are_told(listener: Listener, client: Client, harness: Ha
         client.declare(name)
         reader.consume(name, name)
     listener.take()
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert listener.named() == [("consumer.deleted", "q", "u"), ("queue.deleted", "q", USER)]
     harness.permit("u", read="")
     assert listener.named() == [("consumer.deleted", "r", "u")]
@@ -390,11 +390,11 @@ def test_deleted_queues_are_told(listener: Listener, client: Client) -> None:
     client.declare("q")
     client.bind("q", "amq.direct", "k")
     listener.take()
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     (unbound, _), (deleted, headers) = listener.take()
     assert (unbound, deleted) == ("binding.deleted", "queue.deleted")
     assert headers == {**by(USER), "name": text("q"), "vhost": text("/")}
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert listener.take() == []
 
 
@@ -430,7 +430,7 @@ def test_exchanges_are_told(listener: Listener, client: Client) -> None:
         "vhost": text("/"),
     }
     for _ in range(2):
-        client.call(1, m.ExchangeDelete(0, "x", False, False))
+        client.call(1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False))
     assert listener.one("exchange.deleted") == {**by(USER), "name": text("x"), "vhost": text("/")}
 
 
@@ -483,7 +483,7 @@ def test_what_goes_along_is_told(listener: Listener, client: Client) -> None:
     client.bind("q", "x", "1")
     client.call(1, m.ExchangeBind(0, "x", "amq.direct", "2", False, EMPTY_TABLE))
     listener.take()
-    client.call(1, m.ExchangeDelete(0, "x", False, False))
+    client.call(1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False))
     assert listener.named() == [
         ("exchange.deleted", "x", USER),
         ("binding.deleted", "q", USER),
@@ -492,7 +492,7 @@ def test_what_goes_along_is_told(listener: Listener, client: Client) -> None:
     auto = exchange_declare("auto", auto_delete=True)
     for end, who in (
         (m.QueueUnbind(0, "q", "auto", "k", EMPTY_TABLE), USER),
-        (m.QueueDelete(0, "q", False, False, False), INTERNAL),
+        (m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False), INTERNAL),
     ):
         client.call(1, auto)
         client.bind("q", "auto", "k")
@@ -585,7 +585,7 @@ def test_what_is_restored_is_not_told(harness: Harness) -> None:
     broker = harness.broker
     broker.restore(QueuePut("/", "kept", False, EMPTY_TABLE, 1))
     broker.restore(BindingPut("/", EVENTS, "kept", "queue", "#", EMPTY_TABLE))
-    broker.restore(ExchangePut("/", "x", "direct", False, False, EMPTY_TABLE))
+    broker.restore(ExchangePut("/", "x", "direct", auto_delete=False, internal=False, arguments=EMPTY_TABLE))
     broker.restore(QueuePut("/", "q", False, EMPTY_TABLE, 2))
     harness.settle()
     assert harness.queue("kept").ready_count == 0

@@ -89,7 +89,7 @@ def test_the_default_exchange_routes_by_queue_name(client: Client) -> None:
     [
         exchange_declare("", "direct", durable=True),
         exchange_declare("", "direct", passive=True),
-        m.ExchangeDelete(0, "", False, False),
+        m.ExchangeDelete(0, "", if_unused=False, no_wait=False),
         exchange_bind("", "amq.direct"),
         exchange_bind("amq.direct", ""),
         exchange_unbind("", "amq.direct"),
@@ -217,7 +217,9 @@ def test_declare_ok_of_a_durable_exchange_means_committed(client: Client, harnes
     client.nothing()
     harness.hold_commits = False
     harness.settle()
-    assert harness.take_changes() == [ExchangePut("/", "durable", "direct", True, False, EMPTY_TABLE, declared_by=USER)]
+    assert harness.take_changes() == [
+        ExchangePut("/", "durable", "direct", auto_delete=True, internal=False, arguments=EMPTY_TABLE, declared_by=USER)
+    ]
     assert [each.method for each in client.take()] == [m.ExchangeDeclareOk()] * 2
 
 
@@ -227,7 +229,7 @@ def test_no_wait_is_silent_but_for_errors(client: Client) -> None:
     client.send(1, exchange_declare("x", passive=True)._replace(no_wait=True))
     client.send(1, exchange_bind("x", "amq.direct")._replace(no_wait=True))
     client.send(1, exchange_unbind("x", "amq.direct")._replace(no_wait=True))
-    client.send(1, m.ExchangeDelete(0, "x", False, True))
+    client.send(1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=True))
     client.nothing()
     assert client.refused(1, exchange_declare("x", passive=True)._replace(no_wait=True)).code == 404
 
@@ -241,7 +243,7 @@ def test_no_wait_is_silent_but_for_errors(client: Client) -> None:
     deviation="The specification has 404 here; RabbitMQ's clients count on delete-ok.",
 )
 def test_deleting_a_missing_exchange_succeeds(client: Client) -> None:
-    assert client.call(1, m.ExchangeDelete(0, "missing", False, False)) == m.ExchangeDeleteOk()
+    assert client.call(1, m.ExchangeDelete(0, "missing", if_unused=False, no_wait=False)) == m.ExchangeDeleteOk()
 
 
 @rule("exchange.delete.if-unused.in-use", "With if_unused, an exchange with bindings stays: 406.")
@@ -249,7 +251,7 @@ def test_if_unused_protects_an_exchange_with_bindings(client: Client) -> None:
     client.declare_exchange("x")
     client.declare("q")
     client.bind("q", "x", "k")
-    delete = m.ExchangeDelete(0, "x", True, False)
+    delete = m.ExchangeDelete(0, "x", if_unused=True, no_wait=False)
     refused_exchange(client, delete, 406, "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use")
     assert reaches(client, "q", "x", "k") == 1
     client.call(1, m.QueueUnbind(0, "q", "x", "k", EMPTY_TABLE))
@@ -260,7 +262,7 @@ def test_if_unused_protects_an_exchange_with_bindings(client: Client) -> None:
 @rule("rabbitmq.exchange.delete", "The amq. exchanges cannot be deleted: 403.")
 def test_a_standard_exchange_stays(client: Client) -> None:
     text = "ACCESS_REFUSED - deletion of system exchange 'amq.direct' in vhost '/' not allowed"
-    refused_exchange(client, m.ExchangeDelete(0, "amq.direct", False, False), 403, text)
+    refused_exchange(client, m.ExchangeDelete(0, "amq.direct", if_unused=False, no_wait=False), 403, text)
 
 
 @rule("rabbitmq.exchange.delete", "Bindings from and to a deleted exchange are gone.")
@@ -270,7 +272,7 @@ def test_bindings_go_with_their_exchange(client: Client) -> None:
     client.bind("q", "x")
     client.call(1, exchange_bind("x", "amq.fanout"))
     assert reaches(client, "q", "amq.fanout") == 1
-    client.call(1, m.ExchangeDelete(0, "x", False, False))
+    client.call(1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False))
     client.declare_exchange("x", "fanout")
     assert reaches(client, "q", "x") == 0
     assert reaches(client, "q", "amq.fanout") == 0
@@ -343,7 +345,7 @@ def test_an_auto_delete_exchange_goes_with_its_last_binding(client: Client, harn
     client.bind("p", "auto", "2")
     client.call(1, m.QueueUnbind(0, "q", "auto", "1", EMPTY_TABLE))
     assert "auto" in harness.vhost.exchanges
-    client.call(1, m.QueueDelete(0, "p", False, False, False))
+    client.call(1, m.QueueDelete(0, "p", if_unused=False, if_empty=False, no_wait=False))
     assert "auto" not in harness.vhost.exchanges
 
 
@@ -354,7 +356,7 @@ def test_auto_deletion_cascades(client: Client, harness: Harness) -> None:
     client.call(1, exchange_bind("b", "a"))
     client.declare("q", exclusive=True)
     client.bind("q", "b")
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert {"a", "b"} & set(harness.vhost.exchanges) == set()
 
 

@@ -235,7 +235,7 @@ def test_among_returned_messages(client: Client, harness: Harness) -> None:
     for body, own in ((b"1", None), (b"2", 2000), (b"3", None), (b"4", 1000)):
         publish(client, body, own)
         assert client.get("q") is not None
-    client.send(1, m.BasicNack(0, True, True))
+    client.send(1, m.BasicNack(0, multiple=True, requeue=True))
     publish(client, b"5", 1500)
     counts = []
     for _ in range(5):
@@ -252,7 +252,7 @@ def test_among_returned_messages_of_several_priorities(client: Client, harness: 
     harness.pass_time(0.5)
     client.publish("", "q", b"high", priority=2)
     assert client.get("q") is not None and client.get("q") is not None
-    client.send(1, m.BasicNack(0, True, True))
+    client.send(1, m.BasicNack(0, multiple=True, requeue=True))
     harness.pass_time(0.5)
     assert ready(harness) == 1
     assert bodies(client) == [b"high"]
@@ -312,7 +312,7 @@ def test_nothing_is_delivered_late(
     publish(client, b"late", 1000)
     if returned and how != "ack":
         assert client.get("q") is not None
-        client.send(1, m.BasicNack(1, False, True))
+        client.send(1, m.BasicNack(1, multiple=False, requeue=True))
     harness.broker.log.now_ms += 1000  # the timers run later
     if how == "get":
         assert client.get("q") is None
@@ -400,7 +400,7 @@ def test_a_policy_goes(client: Client, harness: Harness, returned: bool, argumen
     publish(client, b"own", 3000)
     if returned:
         assert client.get("q") is not None and client.get("q") is not None
-        client.send(1, m.BasicNack(0, True, True))
+        client.send(1, m.BasicNack(0, multiple=True, requeue=True))
     harness.pass_time(0.5)
     delete_policy(harness)
     harness.pass_time(2.499)
@@ -514,7 +514,7 @@ def test_returned_messages_of_several_priorities_after_a_restart() -> None:
     harness = harness.restart(clean=True)
     client = harness.channel()
     assert client.get("q") is not None and client.get("q") is not None
-    client.send(1, m.BasicNack(0, True, True))
+    client.send(1, m.BasicNack(0, multiple=True, requeue=True))
     harness.pass_time(0.199)
     assert ready(harness) == 2
     harness.pass_time(0.001)
@@ -580,7 +580,7 @@ OTHER: dict[str, Callable[[Client], object]] = {
     "bind": lambda client: client.bind("q", "amq.fanout"),
     "purge": lambda client: client.call(1, m.QueuePurge(0, "q", False)),
     "ack": lambda client: client.send(1, m.BasicAck(1, False)),
-    "requeue": lambda client: client.send(1, m.BasicNack(1, False, True)),
+    "requeue": lambda client: client.send(1, m.BasicNack(1, multiple=False, requeue=True)),
 }
 
 

@@ -18,7 +18,7 @@ from warren.channels.handshake import PROTOCOL_HEADER_0_9, PROTOCOL_HEADERS_0_8
 
 from .rules import rule
 
-PUBLISH = method_frame(1, m.BasicPublish(0, "", "q", False, False))
+PUBLISH = method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False))
 
 
 def header(size: int, number: int = 1, class_id: int = 60) -> bytes:
@@ -246,14 +246,16 @@ def test_arguments_have_to_fill_their_frame(client: Client, change: str) -> None
 
 @rule("4.2.5.3", "A short string that is not UTF-8 is a framing error, 501, with RabbitMQ's text.")
 def test_short_strings_are_utf_8(client: Client) -> None:
-    payload = encode_method(m.QueueDelete(0, "q\x7f", False, False, False)).replace(b"\x7f", b"\xff")
+    payload = encode_method(m.QueueDelete(0, "q\x7f", if_unused=False, if_empty=False, no_wait=False)).replace(
+        b"\x7f", b"\xff"
+    )
     refusal = closed(client, frame(1, 1, payload))
     assert refusal == Refusal("connection", 501, "FRAME_ERROR - Malformed UTF-8 in shortstr", m.QueueDelete)
 
 
 @rule("4.2.5.2", "Bits share an octet, the first one lowest; the unused ones are ignored.")
 def test_unused_bits_are_ignored(client: Client) -> None:
-    payload = encode_method(m.QueueDelete(0, "q", False, False, False))
+    payload = encode_method(m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     client.feed(frame(1, 1, payload[:-1] + b"\xf8"))
     assert client.expect(m.QueueDeleteOk) == m.QueueDeleteOk(0)
 
@@ -453,7 +455,7 @@ def test_contents_of_channels_may_be_interleaved(client: Client) -> None:
     client.declare("q")
     streams = [
         [
-            method_frame(n, m.BasicPublish(0, "", "q", False, False)),
+            method_frame(n, m.BasicPublish(0, "", "q", mandatory=False, immediate=False)),
             header(4, n),
             body(b"%d1" % n, n),
             body(b"%d2" % n, n),
@@ -468,7 +470,7 @@ def test_contents_of_channels_may_be_interleaved(client: Client) -> None:
 def test_a_body_goes_to_its_own_channel(client: Client) -> None:
     client.open(2)
     client.declare("q")
-    client.feed(method_frame(2, m.BasicPublish(0, "", "q", False, False)) + header(4, 2))
+    client.feed(method_frame(2, m.BasicPublish(0, "", "q", mandatory=False, immediate=False)) + header(4, 2))
     client.feed(PUBLISH + header(4) + body(b"two.", 2) + body(b"one.", 1))
     assert [body_of(each) for each in (client.get("q"), client.get("q")) if each] == [b"two.", b"one."]
 
@@ -546,7 +548,7 @@ def test_a_publish_does_not_overtake_what_waits(client: Client) -> None:
 @rule("4.8.1", "A channel exception closes its channel; other channels and the connection go on.")
 def test_a_channel_exception_leaves_other_channels_alone(client: Client) -> None:
     client.open(2)
-    client.send(1, m.QueueDelete(0, "", False, False, False))
+    client.send(1, m.QueueDelete(0, "", if_unused=False, if_empty=False, no_wait=False))
     assert client.expect(m.ChannelClose, 1).reply_code == 404
     assert client.call(2, m.ConfirmSelect(False)) == m.ConfirmSelectOk()
 

@@ -58,9 +58,11 @@ def test_rejects(client: Client, other: Client, harness: Harness, multiple: bool
     client.send(1, m.BasicReject(deliveries[0].method.delivery_tag, False))
     assert groups(harness) == {"g": 1}
     if multiple:
-        client.send(1, m.BasicNack(deliveries[2].method.delivery_tag, True, False))
+        client.send(1, m.BasicNack(deliveries[2].method.delivery_tag, multiple=True, requeue=False))
     else:
-        client.send(1, *(m.BasicNack(each.method.delivery_tag, False, False) for each in deliveries[1:3]))
+        client.send(
+            1, *(m.BasicNack(each.method.delivery_tag, multiple=False, requeue=False) for each in deliveries[1:3])
+        )
     assert groups(harness) == {"g": 3}
     leave(client, tag)
     join(other)
@@ -87,7 +89,7 @@ def test_requeues(call: type[Any], from_disk: bool) -> None:
     if call is m.BasicReject:
         client.send(1, m.BasicReject(deliveries[1].method.delivery_tag, True))
     elif call is m.BasicNack:
-        client.send(1, m.BasicNack(deliveries[1].method.delivery_tag, False, True))
+        client.send(1, m.BasicNack(deliveries[1].method.delivery_tag, multiple=False, requeue=True))
     else:
         ack(client, deliveries[2])
         assert seen(client) == [(4, False)]
@@ -115,7 +117,7 @@ def test_what_is_requeued_is_not_committed(client: Client, other: Client, harnes
     tag = join(client, prefetch=2)
     stubborn, later = client.deliveries()
     for _ in range(3):
-        client.send(1, m.BasicNack(stubborn.method.delivery_tag, False, True))
+        client.send(1, m.BasicNack(stubborn.method.delivery_tag, multiple=False, requeue=True))
         (stubborn,) = client.deliveries()
         assert (offset_of(stubborn), stubborn.method.redelivered) == (0, True)
         ack(client, later)
@@ -123,14 +125,14 @@ def test_what_is_requeued_is_not_committed(client: Client, other: Client, harnes
         assert not later.method.redelivered
         assert groups(harness) == {"g": 0}
     assert offset_of(later) == 4
-    client.send(1, m.BasicNack(later.method.delivery_tag, True, True))
+    client.send(1, m.BasicNack(later.method.delivery_tag, multiple=True, requeue=True))
     stubborn, later = client.deliveries()
     assert [offset_of(each) for each in (stubborn, later)] == [0, 4]
     leave(client, tag)
     join(other, prefetch=3)
     again = other.deliveries()
     assert [(offset_of(each), each.method.redelivered) for each in again] == [(0, True), (1, True), (2, True)]
-    client.send(1, m.BasicNack(later.method.delivery_tag, True, True))
+    client.send(1, m.BasicNack(later.method.delivery_tag, multiple=True, requeue=True))
     other.nothing()
     client.nothing()
 
@@ -143,7 +145,7 @@ def test_what_is_requeued_waits_for_room(client: Client, harness: Harness) -> No
     deliveries = client.deliveries()
     harness.queue("s").pause(paused=True)
     for each in (2, 0, 1):
-        client.send(1, m.BasicNack(deliveries[each].method.delivery_tag, False, True))
+        client.send(1, m.BasicNack(deliveries[each].method.delivery_tag, multiple=False, requeue=True))
     client.nothing()
     ack(client, deliveries[3])
     assert groups(harness) == {"g": 0}
@@ -159,10 +161,10 @@ def test_a_reset_after_a_requeue(client: Client, harness: Harness) -> None:
     join(client, prefetch=4)
     deliveries = client.deliveries()
     harness.queue("s").pause(paused=True)
-    client.send(1, m.BasicNack(deliveries[0].method.delivery_tag, False, True))
+    client.send(1, m.BasicNack(deliveries[0].method.delivery_tag, multiple=False, requeue=True))
     reset(harness, 3)
     harness.queue("s").pause(paused=False)
-    client.send(1, m.BasicNack(deliveries[1].method.delivery_tag, False, True))
+    client.send(1, m.BasicNack(deliveries[1].method.delivery_tag, multiple=False, requeue=True))
     assert seen(client) == [(3, True), (4, False)]
     assert groups(harness) == {"g": 3}
 
@@ -209,7 +211,7 @@ def test_how_far_a_group_gets_ahead(client: Client, harness: Harness) -> None:
         others = client.deliveries()
     assert at == BEHIND_MAX + 9
     assert groups(harness) == {"g": 0}
-    client.send(1, m.BasicNack(first.method.delivery_tag, False, True))
+    client.send(1, m.BasicNack(first.method.delivery_tag, multiple=False, requeue=True))
     (again,) = client.deliveries()
     ack(client, again)
     assert offsets(client) == list(range(BEHIND_MAX + 10, count))

@@ -173,7 +173,7 @@ def test_groups_of_a_deleted_stream(clean: bool, consumed: bool) -> None:
     if not consumed:
         leave(reader, tag)
     harness.write()
-    assert client.call(1, m.QueueDelete(0, "s", False, False, False)) == m.QueueDeleteOk(4)
+    assert client.call(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=False)) == m.QueueDeleteOk(4)
     if consumed:
         assert reader.expect(m.BasicCancel) == m.BasicCancel(tag, True)
     declare(client)

@@ -375,7 +375,7 @@ def test_so_many_messages_are_looked_past_and_no_more(client: Client) -> None:
 @rule(RULE, "A queue that is deleted forgets its keys; what is out may be answered.")
 def test_a_deleted_queue_forgets_its_keys(client: Client) -> None:
     with_messages_aside(client)
-    client.send(1, m.QueueDelete(0, "q", False, False, False))
+    client.send(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert m.QueueDeleteOk(3) in [each.method for each in client.take()]
     ack(client, 1)
     nack(client, 2)

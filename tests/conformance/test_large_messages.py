@@ -20,7 +20,9 @@ BODIES = [random.Random(seed).randbytes(size) for seed, size in enumerate((3_000
 
 def publish(client: Client, queue: str, body: bytes, number: int = 1, **properties: Any) -> None:
     """Publish as a socket would deliver it, in many reads."""
-    data = method_frame(number, m.BasicPublish(0, "", queue, False, False)) + content_frames(number, body, properties)
+    data = method_frame(number, m.BasicPublish(0, "", queue, mandatory=False, immediate=False)) + content_frames(
+        number, body, properties
+    )
     for at in range(0, len(data), READ_BYTES):
         client.feed(data[at : at + READ_BYTES])
 

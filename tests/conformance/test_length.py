@@ -147,7 +147,7 @@ def test_putting_back_drops_the_oldest(client: Client, harness: Harness) -> None
         assert client.get("q") is not None
     for body in (b"a", b"b"):
         client.publish("", "q", body)
-    client.send(1, m.BasicNack(0, True, True))
+    client.send(1, m.BasicNack(0, multiple=True, requeue=True))
     assert (bodies(client, "dead"), bodies(client)) == ([b"0", b"1"], [b"2", b"a", b"b"])
 
 
@@ -159,7 +159,7 @@ def test_putting_back_is_never_refused(client: Client, harness: Harness, overflo
     assert client.get("q") is not None and client.get("q") is not None
     client.publish("", "q", b"a")
     client.publish("", "q", b"b")
-    client.send(1, m.BasicNack(0, True, True))
+    client.send(1, m.BasicNack(0, multiple=True, requeue=True))
     assert ready(harness) == 4
     client.publish("", "q", b"c")
     assert bodies(client) == [b"0", b"1", b"a", b"b"]

@@ -139,7 +139,7 @@ def test_unacked_messages_of_a_channel_are_limited() -> None:
         other.send(1, m.BasicAck(tag, False))
         harness.check()
     assert len(other.deliveries()) == 4
-    other.send(1, m.BasicNack(8, True, False))
+    other.send(1, m.BasicNack(8, multiple=True, requeue=False))
     harness.check()
     assert len(other.deliveries()) == 2
 
@@ -233,7 +233,7 @@ def test_queues_of_a_vhost_are_limited() -> None:
     client.declare("a")
     text = "PRECONDITION_FAILED - cannot declare queue 'c': queue limit in vhost '/' (2) is reached"
     assert client.refused(1, queue_declare("c")) == Refusal("channel", 406, text, m.QueueDeclare)
-    client.call(1, m.QueueDelete(0, "a", False, False, False))
+    client.call(1, m.QueueDelete(0, "a", if_unused=False, if_empty=False, no_wait=False))
     client.declare("c")
 
 
@@ -281,7 +281,7 @@ def test_arguments_are_bounded(harness: Harness, client: Client) -> None:
     client.call(1, full)
     refusal = client.refused(1, full._replace(routing_key="2"))
     assert refusal.text.endswith("its limit of 1000 bytes of arguments is reached")
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert harness.vhost.exchange("amq.headers").binding_bytes == 0
 
 
@@ -306,7 +306,7 @@ def test_topology_waits_while_memory_is_short(harness: Harness, client: Client, 
     other.bind("q", "amq.headers", "", {"number": 0, "text": "x" * 200})
     other.consume("q")
     other.declare("its own")
-    other.call(1, m.QueueDelete(0, "its own", False, False, False))
+    other.call(1, m.QueueDelete(0, "its own", if_unused=False, if_empty=False, no_wait=False))
     harness.broker.set_alarm("memory", False)
     harness.settle()
     assert [received.method for received in client.take()] == [m.ConnectionUnblocked(), m.QueueBindOk()]
@@ -497,7 +497,7 @@ def test_a_vhost_limits_its_queues(client: Client, harness: Harness) -> None:
     assert "queue 'amq.gen-" in client.refused(1, queue_declare("")).text
     client.declare("one", exclusive=True)
     client.declare("two", passive=True)
-    client.call(1, m.QueueDelete(0, "one", False, False, False))
+    client.call(1, m.QueueDelete(0, "one", if_unused=False, if_empty=False, no_wait=False))
     client.declare("three")
 
 

@@ -347,7 +347,7 @@ def test_policies_are_journalled(harness: Harness) -> None:
 def test_policies_hold_after_a_start(harness: Harness) -> None:
     harness.broker.restore(PolicyPut("/", "p", "^x", "all", 0, '{"alternate-exchange":"amq.fanout"}'))
     harness.broker.restore(PolicyPut("/", "p", "^x", "all", 0, '{"max-length":2}', operator=True))
-    harness.broker.restore(ExchangePut("/", "x", "direct", False, False, EMPTY_TABLE))
+    harness.broker.restore(ExchangePut("/", "x", "direct", auto_delete=False, internal=False, arguments=EMPTY_TABLE))
     harness.broker.restore(QueuePut("/", "x", False, EMPTY_TABLE, 1))
     client = harness.channel()
     client.declare("q")

@@ -146,7 +146,7 @@ def test_what_comes_back(client: Client, harness: Harness, order: list[int]) -> 
     client.publish("", "q", b"1:new", priority=1)
     client.publish("", "q", b"2:new", priority=2)
     for tag in order:
-        client.send(1, m.BasicNack(tag, False, True))
+        client.send(1, m.BasicNack(tag, multiple=False, requeue=True))
         harness.check()
     received = got(client)
     assert [body_of(each).decode() for each in received] == ["2:2", "2:new", "1:1", "1:3", "1:new", "0:0", "0:4"]
@@ -158,7 +158,7 @@ def test_a_returned_low_one(client: Client, other: Client) -> None:
     declare(client, 2)
     publish(client, [0])
     assert got(client, no_ack=False)
-    client.send(1, m.BasicNack(1, False, True))
+    client.send(1, m.BasicNack(1, multiple=False, requeue=True))
     client.publish("", "q", b"2:new", priority=2)
     assert bodies(client) == ["2:new", "0:0"]
 
@@ -184,7 +184,7 @@ def test_a_requeue_over_the_limit(client: Client) -> None:
     assert len(got(client, no_ack=False)) == 2
     for body, priority in ((b"1:new", 1), (b"0:new", 0)):
         client.publish("", "q", body, priority=priority)
-    client.send(1, m.BasicNack(0, True, True))
+    client.send(1, m.BasicNack(0, multiple=True, requeue=True))
     assert bodies(client) == ["0:0", "0:new"]
 
 
@@ -203,7 +203,7 @@ def test_purge(client: Client, harness: Harness) -> None:
     assert (int(log.resident_bytes), int(harness.queue("q").ready_bytes)) == (0, 0)
     publish(client, [0, 5], 2)
     assert bodies(client) == ["5:1", "0:0"]
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert not harness.indexes
 
 

@@ -85,7 +85,9 @@ def test_queue_names_are_utf_8_without_nul(client: Client) -> None:
         assert client.declare(name).queue == name
         client.publish("", name, b"x")
         assert client.get(name, no_ack=True) is not None
-        assert client.call(1, m.QueueDelete(0, name, False, False, False)) == m.QueueDeleteOk(0)
+        assert client.call(
+            1, m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=False)
+        ) == m.QueueDeleteOk(0)
     assert client.declare("a\r\nb").queue == "ab"
     assert client.refused(1, queue_declare("a\x00b")).code == 406
 

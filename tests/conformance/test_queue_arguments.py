@@ -42,7 +42,7 @@ def is_declared(client: Client, arguments: Table, **properties: bool) -> None:
     durable = arguments.get("x-queue-type") in ("quorum", "stream")
     call = queue_declare("q", arguments=arguments, **{"durable": durable, **properties})
     assert client.call(1, call) == m.QueueDeclareOk("q", 0, 0)
-    assert client.call(1, m.QueueDelete(0, "q", False, False, False)) == m.QueueDeleteOk(0)
+    assert client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False)) == m.QueueDeleteOk(0)
 
 
 def is_refused(client: Client, harness: Harness, arguments: Table, text: str, **properties: bool) -> None:

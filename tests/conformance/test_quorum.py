@@ -123,7 +123,7 @@ def test_returned_and_failed(client: Client) -> None:
     for returns in range(50):
         tag, got = get(client)
         assert counts(got) == (None, returns or None)
-        client.send(1, m.BasicNack(tag, False, True))
+        client.send(1, m.BasicNack(tag, multiple=False, requeue=True))
     fail(client, 1)
     _, got = get(client)
     assert counts(got) == (1, 51)
@@ -183,7 +183,7 @@ def test_counts_survive(clean: bool) -> None:
         tag, got = get(client)
         assert got.method.redelivered
         assert counts(got) == expected
-        client.send(1, m.BasicNack(tag, False, True))  # it is returned once, which counts apart
+        client.send(1, m.BasicNack(tag, multiple=False, requeue=True))  # it is returned once, which counts apart
     fail(client, 1)
     assert client.get("q") is None, "that was the fifth failure"
 
@@ -280,7 +280,7 @@ def test_reject_publish(client: Client) -> None:
     client.expect(m.BasicAck)
     client.send(1, m.BasicReject(tag, True))
     client.publish("", "q", b"3")
-    assert client.expect(m.BasicNack) == m.BasicNack(3, False, False)
+    assert client.expect(m.BasicNack) == m.BasicNack(3, multiple=False, requeue=False)
     assert [body_of(get(client)[1]) for _ in range(2)] == [b"1", b"2"]
 
 

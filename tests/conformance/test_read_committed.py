@@ -276,7 +276,7 @@ def test_delayed_messages(harness: Harness, client: Client, other: Client) -> No
     client.consume("q")
     publish(other, "a")
     (first,) = client.deliveries()
-    client.send(1, m.BasicNack(first.method.delivery_tag, False, True))
+    client.send(1, m.BasicNack(first.method.delivery_tag, multiple=False, requeue=True))
     hold(harness)
     harness.advance(2)
     client.nothing()
@@ -382,7 +382,7 @@ def test_counts(harness: Harness, client: Client, other: Client) -> None:
     publish(other, "b", "cc")
     queue = harness.queue("q")
     assert (queue.ready_count, queue.message_count, queue.ready_bytes, queue.message_bytes) == (3, 3, 4, 4)
-    refused = client.refused(1, m.QueueDelete(0, "q", False, True, False))
+    refused = client.refused(1, m.QueueDelete(0, "q", if_unused=False, if_empty=True, no_wait=False))
     assert (refused.code, refused.text) == (406, "PRECONDITION_FAILED - queue 'q' in vhost '/' not empty")
     assert queue.purge() == 3
     harness.check()

@@ -86,7 +86,7 @@ def test_a_returned_message_has_not_failed(client: Client) -> None:
         headers = headers_of(received)
         assert headers.get("x-acquired-count", 0) == returns
         assert "x-delivery-count" not in headers
-        client.send(1, m.BasicNack(tag, False, True))
+        client.send(1, m.BasicNack(tag, multiple=False, requeue=True))
 
 
 @rule("warren.queue.delivery-limit.lost", "Deliveries of a client that is lost count as failed.")
@@ -147,7 +147,7 @@ def test_backoff(client: Client, harness: Harness, backoff: object, waits_s: tup
     client.consume("q")
     for wait_s in waits_s:
         tag, _ = take_one(client)
-        client.send(1, m.BasicNack(tag, False, True))
+        client.send(1, m.BasicNack(tag, multiple=False, requeue=True))
         if wait_s:
             harness.pass_time(wait_s - 0.001)
             assert client.deliveries() == []
@@ -165,7 +165,9 @@ def test_retry_types(client: Client, harness: Harness, kind: str, delays_failed:
     client.consume("q")
     for method, delays in ((m.BasicReject, delays_failed), (m.BasicNack, delays_returned)):
         tag, _ = take_one(client)
-        client.send(1, m.BasicReject(tag, True) if method is m.BasicReject else m.BasicNack(tag, False, True))
+        client.send(
+            1, m.BasicReject(tag, True) if method is m.BasicReject else m.BasicNack(tag, multiple=False, requeue=True)
+        )
         if delays:
             assert client.deliveries() == []
             harness.pass_time(1)

@@ -93,7 +93,9 @@ def test_a_reply_address_is_only_an_address(client: Client, other: Client) -> No
     assert other.refused(1, m.QueuePurge(0, address, False)).code == 404
     assert other.refused(1, basic_consume(address, no_ack=True)).code == 404
     assert other.refused(1, m.QueueBind(0, address, "amq.fanout", "", False, EMPTY_TABLE)).code == 403
-    assert other.call(1, m.QueueDelete(0, address, False, False, False)) == m.QueueDeleteOk(0)
+    assert other.call(1, m.QueueDelete(0, address, if_unused=False, if_empty=False, no_wait=False)) == m.QueueDeleteOk(
+        0
+    )
     other.publish("", address, b"reply")
     (reply,) = client.take()
     assert body_of(reply) == b"reply"

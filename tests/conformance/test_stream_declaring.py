@@ -193,7 +193,7 @@ def test_the_default_type_of_a_vhost(harness: Harness) -> None:
 def test_a_new_stream_begins_anew(client: Client) -> None:
     declare(client)
     fill(client, 3)
-    assert client.call(1, m.QueueDelete(0, "s", False, False, False)) == m.QueueDeleteOk(3)
+    assert client.call(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=False)) == m.QueueDeleteOk(3)
     declare(client)
     client.publish("", "s", b"new")
     assert everything(client) == [(0, b"new")]
@@ -209,9 +209,9 @@ def test_if_unused_and_if_empty(client: Client, harness: Harness) -> None:
     fill(client, 1)
     consume(client)
     client.deliveries()
-    refusal = client.refused(1, m.QueueDelete(0, "s", True, False, False))
+    refusal = client.refused(1, m.QueueDelete(0, "s", if_unused=True, if_empty=False, no_wait=False))
     assert refusal == precondition(f"{ME} in use", m.QueueDelete)
-    refusal = client.refused(1, m.QueueDelete(0, "s", False, True, False))
+    refusal = client.refused(1, m.QueueDelete(0, "s", if_unused=False, if_empty=True, no_wait=False))
     assert refusal == precondition(f"{ME} not empty", m.QueueDelete)
     assert "s" in harness.vhost.queues
 
@@ -223,10 +223,10 @@ def test_deleted_under_consumers(client: Client, other: Client) -> None:
     tags = [consume(other, prefetch=2)]
     assert offsets(other) == [0, 1]
     tags.append(consume(other, {OFFSET: "next"}))
-    assert client.call(1, m.QueueDelete(0, "s", False, False, False)) == m.QueueDeleteOk(5)
+    assert client.call(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=False)) == m.QueueDeleteOk(5)
     cancels = [each.method for each in other.take()]
     assert cancels == [m.BasicCancel(tag, True) for tag in tags]
-    other.send(1, m.BasicAck(1, False), m.BasicNack(2, False, True))
+    other.send(1, m.BasicAck(1, False), m.BasicNack(2, multiple=False, requeue=True))
     other.nothing()
 
 

@@ -253,10 +253,10 @@ def test_acknowledgements_in_a_transaction(client: Client, harness: Harness) -> 
     client.call(1, m.TxSelect())
     consume(client, prefetch=2)
     assert offsets(client) == [0, 1]
-    client.send(1, m.BasicAck(1, False), m.BasicNack(2, False, True))
+    client.send(1, m.BasicAck(1, False), m.BasicNack(2, multiple=False, requeue=True))
     client.nothing()
     assert client.call(1, m.TxRollback()) == m.TxRollbackOk()
-    client.send(1, m.BasicAck(1, False), m.BasicNack(2, False, True), m.TxCommit())
+    client.send(1, m.BasicAck(1, False), m.BasicNack(2, multiple=False, requeue=True), m.TxCommit())
     client.pick(m.TxCommitOk)
     assert offsets(client) == [2, 3]
     assert harness.queue("s").unacked_count == 2

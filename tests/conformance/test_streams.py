@@ -270,9 +270,9 @@ def test_acknowledgements_give_credit(on_disk: bool) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        m.BasicNack(3, True, True),
-        m.BasicNack(3, True, False),
-        m.BasicNack(2, False, True),
+        m.BasicNack(3, multiple=True, requeue=True),
+        m.BasicNack(3, multiple=True, requeue=False),
+        m.BasicNack(2, multiple=False, requeue=True),
         m.BasicReject(2, True),
         m.BasicReject(2, False),
     ],

@@ -231,9 +231,9 @@ def test_declared_number_follows_the_bindings(client: Client) -> None:
     bind(client, "late", "3", 3)
     refused(client, 3, f"inequivalent arg '{TYPE}' for {ME}: received '3' but current is '4'")
     super_stream(client, 4)
-    client.call(1, m.QueueDelete(0, "late", False, False, False))
+    client.call(1, m.QueueDelete(0, "late", if_unused=False, if_empty=False, no_wait=False))
     super_stream(client, 3)
-    client.call(1, m.QueueDelete(0, "e-0", False, False, False))
+    client.call(1, m.QueueDelete(0, "e-0", if_unused=False, if_empty=False, no_wait=False))
     refused(client, 3, f"inequivalent arg '{TYPE}' for {ME}: received '3' but current is '1,2'")
 
 
@@ -253,7 +253,7 @@ def test_deleting_the_exchange(client: Client, harness: Harness) -> None:
     super_stream(client, 2, more={"x-max-age": "7D"})
     client.publish("e", "k", b"kept")
     before = counts(harness, "e-0", "e-1")
-    assert client.call(1, m.ExchangeDelete(0, "e", False, False)) == m.ExchangeDeleteOk()
+    assert client.call(1, m.ExchangeDelete(0, "e", if_unused=False, no_wait=False)) == m.ExchangeDeleteOk()
     assert sorted(harness.vhost.queues) == ["e-0", "e-1"]
     text = "inequivalent arg 'x-max-age' for queue 'e-0' in vhost '/': received "
     refused(client, 2, f"{text}none but current is the value '7D' of type 'longstr'")

@@ -261,9 +261,9 @@ def test_partitions_come_and_go(client: Client, harness: Harness) -> None:
     assert active(harness, names, instances) == [0, 0, 1, 0]  # a plain stream is left where it is
     bind(client, "e-0", "9", 9)
     assert active(harness, names, instances) == [1, 0, 1, 0]
-    assert client.call(1, m.QueueDelete(0, "e-1", False, False, False)) == m.QueueDeleteOk(0)
+    assert client.call(1, m.QueueDelete(0, "e-1", if_unused=False, if_empty=False, no_wait=False)) == m.QueueDeleteOk(0)
     assert active(harness, ["e-2", "e-3", "e-0"], instances) == [0, 1, 0]
-    assert client.call(1, m.ExchangeDelete(0, "e", False, False)) == m.ExchangeDeleteOk()
+    assert client.call(1, m.ExchangeDelete(0, "e", if_unused=False, no_wait=False)) == m.ExchangeDeleteOk()
     assert active(harness, ["e-2", "e-3", "e-0"], instances) == [0, 1, 0]
 
 
@@ -291,7 +291,7 @@ def test_two_super_streams(client: Client, harness: Harness) -> None:
     assert active(harness, named(2), instances) == [0, 1]
     bind(client, "e-1", "0", 0, "d")
     assert active(harness, named(2), instances) == [0, 0]
-    assert client.call(1, m.ExchangeDelete(0, "d", False, False)) == m.ExchangeDeleteOk()
+    assert client.call(1, m.ExchangeDelete(0, "d", if_unused=False, no_wait=False)) == m.ExchangeDeleteOk()
     assert active(harness, named(2), instances) == [0, 1]
 
 

@@ -94,7 +94,7 @@ def test_missing_partitions(client: Client, harness: Harness) -> None:
     super_stream(client, 2, name="f", more={"alternate-exchange": "a"})
     keys = {int(murmur3(key.encode(), 104729) % 2): key for key in map(str, range(20))}
     for name in ("e", "f"):
-        client.call(1, m.QueueDelete(0, f"{name}-0", False, False, False))
+        client.call(1, m.QueueDelete(0, f"{name}-0", if_unused=False, if_empty=False, no_wait=False))
         client.declare(f"{name}-9", durable=True, arguments=STREAM)
         bind(client, f"{name}-9", "9", 9, name)
     client.publish("e", keys[0], b"0", mandatory=True)

@@ -522,7 +522,7 @@ def test_copies_for_a_deleted_queue_vanish(firehose: Firehose, client: Client) -
     client.declare("more")
     client.bind("more", TRACE, "#")
     firehose.on()
-    delete = m.QueueDelete(0, "more", False, False, True)
+    delete = m.QueueDelete(0, "more", if_unused=False, if_empty=False, no_wait=True)
     client.feed(publish_frames("", "nobody", b"m") + method_frame(1, delete))
     assert firehose.keys() == ["publish."]
 
@@ -564,7 +564,7 @@ def test_the_copy_of_a_delivered_event_makes_a_turn_due(harness: Harness, fireho
 def test_switching_in_the_middle_of_a_content(firehose: Firehose, client: Client, first: bool) -> None:
     client.declare("q")
     firehose.harness.broker.trace("/", first)
-    client.feed(method_frame(1, m.BasicPublish(0, "", "q", False, False)))
+    client.feed(method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False)))
     firehose.harness.broker.trace("/", not first)
     client.feed(content_frames(1, b"m"))
     assert firehose.take() == []

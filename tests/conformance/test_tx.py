@@ -102,7 +102,7 @@ def test_rejects_wait_for_the_commit(client: Client, harness: Harness) -> None:
     transactional(client)
     for _ in range(3):
         client.get("q")
-    client.send(1, m.BasicReject(1, True), m.BasicNack(2, False, False))
+    client.send(1, m.BasicReject(1, True), m.BasicNack(2, multiple=False, requeue=False))
     assert harness.queue("q").ready_count == 0
     commit(client)
     got = client.get("q")
@@ -173,7 +173,7 @@ def test_a_deleted_queue_takes_nothing(client: Client, other: Client) -> None:
     client.declare("q")
     transactional(client)
     client.publish("", "q")
-    other.call(1, m.QueueDelete(0, "q", False, False, False))
+    other.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     other.declare("q")
     commit(client)
     assert other.declare("q").message_count == 0
@@ -184,7 +184,7 @@ def test_a_message_for_a_deleted_queue_comes_back(client: Client, other: Client)
     client.declare("q")
     transactional(client)
     client.publish("", "q", mandatory=True)
-    other.call(1, m.QueueDelete(0, "q", False, False, False))
+    other.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     client.send(1, m.TxCommit())
     assert [type(each.method) for each in client.take()] == [m.BasicReturn, m.TxCommitOk]
 

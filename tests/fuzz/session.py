@@ -122,8 +122,8 @@ def _exchanges(channel: int) -> list[WireFrame]:
         m.ExchangeBind(0, "e.internal", "e.fanout", "", False, EMPTY_TABLE),
         m.ExchangeBind(0, "e.topic", "e.internal", "*.b", True, encode_table({"x": 1})),
         m.ExchangeUnbind(0, "e.topic", "e.internal", "*.b", False, encode_table({"x": 1})),
-        m.ExchangeDelete(0, "e.x-random", True, False),
-        m.ExchangeDelete(0, "e.missing", False, True),
+        m.ExchangeDelete(0, "e.x-random", if_unused=True, no_wait=False),
+        m.ExchangeDelete(0, "e.missing", if_unused=False, no_wait=True),
     ]
     return [method(channel, call) for call in calls]
 
@@ -166,8 +166,8 @@ def _queues(channel: int) -> list[WireFrame]:
             m.QueueBind(0, "", "amq.direct", "", False, EMPTY_TABLE),
             m.QueueUnbind(0, "", "amq.direct", "", EMPTY_TABLE),
             m.QueuePurge(0, "q.plain", False),
-            m.QueueDelete(0, "", True, True, False),
-            m.QueueDelete(0, "q.missing", False, False, True),
+            m.QueueDelete(0, "", if_unused=True, if_empty=True, no_wait=False),
+            m.QueueDelete(0, "q.missing", if_unused=False, if_empty=False, no_wait=True),
         )
     ]
 
@@ -202,7 +202,7 @@ def _gets(channel: int) -> list[WireFrame]:
         method(channel, m.BasicGet(0, "q.plain", False)),
         method(channel, m.BasicGet(0, "q.plain", False)),
         method(channel, m.BasicGet(0, "q.plain", True)),
-        method(channel, m.BasicNack(2, True, True)),
+        method(channel, m.BasicNack(2, multiple=True, requeue=True)),
         method(channel, m.BasicGet(0, "q.plain", False)),
         method(channel, m.BasicReject(4, True)),
         method(channel, m.BasicRecover(True)),
@@ -227,7 +227,7 @@ def _consumes(channel: int) -> list[WireFrame]:
         method(channel, m.BasicQos(0, 10, True)),
         method(channel, m.BasicAck(1, False)),
         method(channel, m.BasicReject(2, True)),
-        method(channel, m.BasicNack(0, True, True)),
+        method(channel, m.BasicNack(0, multiple=True, requeue=True)),
         method(channel, m.BasicAck(0, True)),
         method(channel, m.BasicCancel("c.urgent", False)),
         method(channel, m.BasicCancel("c.slow", True)),
@@ -259,7 +259,7 @@ def _transactions(channel: int) -> list[WireFrame]:
         method(channel, m.BasicGet(0, "q.plain", False)),
         method(channel, m.BasicAck(0, True)),
         method(channel, m.TxRollback()),
-        method(channel, m.BasicNack(0, True, True)),
+        method(channel, m.BasicNack(0, multiple=True, requeue=True)),
         method(channel, m.TxCommit()),
         method(channel, m.TxRollback()),
     ]
@@ -286,8 +286,11 @@ def _small_talk(channel: int) -> list[WireFrame]:
 
 
 def _deletes(channel: int) -> list[WireFrame]:
-    queues = [method(channel, m.QueueDelete(0, f"q.{name}", False, False, False)) for name in ("single", "full")]
-    return [*queues, method(channel, m.ExchangeDelete(0, "e.headers", False, False))]
+    queues = [
+        method(channel, m.QueueDelete(0, f"q.{name}", if_unused=False, if_empty=False, no_wait=False))
+        for name in ("single", "full")
+    ]
+    return [*queues, method(channel, m.ExchangeDelete(0, "e.headers", if_unused=False, no_wait=False))]
 
 
 SCENES: dict[str, Callable[[int], list[WireFrame]]] = {

@@ -75,7 +75,7 @@ def test_close_ok_does_not_overtake_replies_that_wait_for_a_commit() -> None:
     engine = Engine()
     client = connected(engine, [1])
     durable = m.QueueDeclare(0, "q", False, True, False, False, False, EMPTY_TABLE)
-    refused = m.ExchangeDelete(0, "amq.topic", False, False)
+    refused = m.ExchangeDelete(0, "amq.topic", if_unused=False, no_wait=False)
     client.connection.feed(encoded([method(1, durable), method(1, refused), *closed(1)]))
     engine.settle(commit=False)
     assert methods_received(client) == []
@@ -116,7 +116,7 @@ def test_a_message_whose_queue_is_deleted_before_its_last_frame_is_returned_and_
     engine = Engine()
     client = connected(engine, [1, 2])
     durable = m.QueueDeclare(0, "q", False, True, False, False, False, EMPTY_TABLE)
-    deleted = m.QueueDelete(0, "q", False, False, False)
+    deleted = m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False)
     *first, last = publish(1, "", "q", {"delivery_mode": 2}, body, mandatory=True)
     client.connection.feed(encoded([method(2, durable), *first, method(2, deleted), last]))
     engine.settle()

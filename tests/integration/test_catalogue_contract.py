@@ -92,7 +92,7 @@ def queue(name: str, vhost: str = "/", queue_id: int = 1) -> QueuePut:
 
 
 def exchange(name: str, vhost: str = "/") -> ExchangePut:
-    return ExchangePut(vhost, name, "topic", False, False, EMPTY)
+    return ExchangePut(vhost, name, "topic", auto_delete=False, internal=False, arguments=EMPTY)
 
 
 def binding(source: str, destination: str, kind: str = "queue", key: str = "k", vhost: str = "/") -> BindingPut:
@@ -163,7 +163,9 @@ def test_everything_put_is_loaded_as_it_was_and_after_what_it_refers_to(store: S
         GlobalParameterPut("cluster_name", '"\u00e9"'),
         ParameterPut("v", "federation-upstream", "up", '{"uri":"amqp://"}'),
         ParameterPut("v", "shovel", "\u00e9", "[1,null]"),
-        ExchangePut("v", "t", "topic", True, True, b"\x00\x00\x00\x02\x00V", "u"),
+        ExchangePut(
+            "v", "t", "topic", auto_delete=True, internal=True, arguments=b"\x00\x00\x00\x02\x00V", declared_by="u"
+        ),
         QueuePut("v", "q", True, b"\x00\x00\x00\x03\x01xV", 2**62 - 1),
         BindingPut("v", "t", "q", "queue", "a.#", b"\x00\x00\x00\x03\x01yV"),
     ]
@@ -182,7 +184,7 @@ def test_a_second_put_replaces_what_is_not_identity(store: Store) -> None:
         PolicyPut("v", "p", "before", "all", 1, '{"expires":1}'),
         GlobalParameterPut("g", "1"),
         ParameterPut("v", "shovel", "s", "1"),
-        ExchangePut("v", "x", "direct", False, False, EMPTY),
+        ExchangePut("v", "x", "direct", auto_delete=False, internal=False, arguments=EMPTY),
         QueuePut("v", "q", False, EMPTY, 1),
     ]
     second: list[MetadataChange] = [
@@ -195,7 +197,9 @@ def test_a_second_put_replaces_what_is_not_identity(store: Store) -> None:
         PolicyPut("v", "p", "after", "queues", -2, '{"max-length":2}'),
         GlobalParameterPut("g", "2"),
         ParameterPut("v", "shovel", "s", "2"),
-        ExchangePut("v", "x", "fanout", True, True, b"\x00\x00\x00\x01", "u"),
+        ExchangePut(
+            "v", "x", "fanout", auto_delete=True, internal=True, arguments=b"\x00\x00\x00\x01", declared_by="u"
+        ),
         QueuePut("v", "q", True, b"\x00\x00\x00\x01", 2),
     ]
     store.commit(*first)
@@ -238,7 +242,7 @@ def test_bindings_that_differ_in_any_of_their_five_fields_are_different(store: S
 def test_arguments_of_the_size_of_a_frame_fit(store: Store) -> None:
     arguments = random.Random(1).randbytes(128 << 10)
     big: list[MetadataChange] = [
-        ExchangePut("/", "x", "headers", False, False, arguments),
+        ExchangePut("/", "x", "headers", auto_delete=False, internal=False, arguments=arguments),
         QueuePut("/", "q", False, arguments, 1),
         BindingPut("/", "x", "q", "queue", "k" * 255, arguments),
     ]
@@ -470,7 +474,9 @@ def _random_change(choose: random.Random) -> MetadataChange:
     arguments = choose.choice([EMPTY, b"\x00\x00\x00\x03\x01aV"])
     changes: list[MetadataChange] = [
         QueuePut("/", name, choose.random() < 0.5, arguments, choose.randrange(1, 2**62)),
-        ExchangePut("/", name, choose.choice(["direct", "topic"]), False, False, arguments),
+        ExchangePut(
+            "/", name, choose.choice(["direct", "topic"]), auto_delete=False, internal=False, arguments=arguments
+        ),
         BindingPut("/", source, name, kind, key, arguments),
         BindingPut("/", source, name, kind, key, arguments),
         BindingDelete("/", source, name, kind, key, arguments),

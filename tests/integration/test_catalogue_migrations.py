@@ -200,7 +200,7 @@ def test_queues_of_version_1_get_ids_in_the_order_of_vhost_and_name_and_all_else
         UserPut("alice", "hash", "scrypt"),
         PermissionPut("alice", "/", "c", "w", "r"),
         TopicPermissionPut("alice", "/", "x", "w", "r"),
-        ExchangePut("/", "x", "topic", False, False, EMPTY),
+        ExchangePut("/", "x", "topic", auto_delete=False, internal=False, arguments=EMPTY),
         *(QueuePut(vhost, name, name == "z", ARGUMENTS, n) for n, (vhost, name) in enumerate(NUMBERED, start=1)),
         BindingPut("/", "x", "z", "queue", "k\x00", ARGUMENTS),
     ]
@@ -243,7 +243,7 @@ def test_a_store_of_version_2_keeps_everything_and_takes_limits_and_policies(fre
         PolicyPut("/", "p", "^q", "queues", -3, '{"expires":1}'),
     ]
     declared: list[MetadataChange] = [
-        ExchangePut("/", "x", "topic", False, False, EMPTY),
+        ExchangePut("/", "x", "topic", auto_delete=False, internal=False, arguments=EMPTY),
         QueuePut("/", "z", True, ARGUMENTS, 9),
         QueuePut("w", "q", False, ARGUMENTS, 4),
         BindingPut("/", "x", "z", "queue", "k\x00", ARGUMENTS),
@@ -272,7 +272,7 @@ def test_a_store_of_version_3_keeps_everything_and_takes_parameters_and_protecti
         ParameterPut("/", "shovel", "s", '{"src-queue":"a"}'),
     ]
     declared: list[MetadataChange] = [
-        ExchangePut("/", "x", "topic", False, False, EMPTY),
+        ExchangePut("/", "x", "topic", auto_delete=False, internal=False, arguments=EMPTY),
         QueuePut("/", "z", True, ARGUMENTS, 9),
         BindingPut("/", "x", "z", "queue", "k\x00", ARGUMENTS),
     ]

@@ -162,8 +162,8 @@ class Topology:
             if to_it or (kind == "exchange" and row.source == gone.name):
                 del self.rows[key]
         if kind == "queue":
-            return m.QueueDelete(0, gone.name, False, False, False)
-        return m.ExchangeDelete(0, gone.name, False, False)
+            return m.QueueDelete(0, gone.name, if_unused=False, if_empty=False, no_wait=False)
+        return m.ExchangeDelete(0, gone.name, if_unused=False, no_wait=False)
 
 
 def _stored(url: str) -> set[MetadataChange]:

@@ -45,7 +45,10 @@ def values(size: int) -> Iterator[str]:
 
 def publish(client: Client, exchange: str, key: str, headers: bytes | None = None) -> None:
     properties_ = {} if headers is None else {"headers": headers}
-    client.feed(method_frame(1, m.BasicPublish(0, exchange, key, False, False)) + content_frames(1, b"", properties_))
+    client.feed(
+        method_frame(1, m.BasicPublish(0, exchange, key, mandatory=False, immediate=False))
+        + content_frames(1, b"", properties_)
+    )
 
 
 def _routing_keys(harness: Harness) -> Iterator[None]:
@@ -71,8 +74,8 @@ def _exchanges_and_queues(harness: Harness) -> Iterator[None]:
         client.declare(each, exclusive=True)
         client.bind(each, each, each)
         publish(client, each, each)
-        client.call(1, m.ExchangeDelete(0, each, False, False))
-        client.call(1, m.QueueDelete(0, each, False, False, False))
+        client.call(1, m.ExchangeDelete(0, each, if_unused=False, no_wait=False))
+        client.call(1, m.QueueDelete(0, each, if_unused=False, if_empty=False, no_wait=False))
     yield
 
 

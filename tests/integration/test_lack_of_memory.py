@@ -36,7 +36,7 @@ def fill(process: WarrenProcess, count: int) -> None:
             with contextlib.suppress(OSError, AssertionError, AMQPError):
                 client = open_wire(process)
                 stack.callback(client.close)
-                client.send_bytes(method_frame(1, m.BasicPublish(0, "", "q", False, False)))
+                client.send_bytes(method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False)))
                 client.send_header(1, 100 * MIB)
                 client.socket.settimeout(5)
                 clients.append(client)

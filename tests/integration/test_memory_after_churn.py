@@ -79,7 +79,7 @@ def _vanishes_with_everything_open(harness: Harness) -> None:
     client.publish("", "own", b"seen")
     client.publish("", "kept", b"uncommitted", number=2)
     client.publish("", "kept", b"confirmed", number=3)
-    begun = method_frame(4, m.BasicPublish(0, "", "kept", False, False))
+    begun = method_frame(4, m.BasicPublish(0, "", "kept", mandatory=False, immediate=False))
     client.feed(begun + content_frames(4, b"x" * 9000, frame_max_bytes=4096)[:5000])
     assert len(client.take()) == 4
     client.hang_up()
@@ -89,7 +89,7 @@ def _vanishes_with_everything_open(harness: Harness) -> None:
 def _delete(harness: Harness, *queues: str) -> None:
     client = harness.channel()
     for name in queues:
-        client.call(1, m.QueueDelete(0, name, False, False, False))
+        client.call(1, m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=False))
     client.hang_up()
 
 
@@ -145,7 +145,7 @@ def _consumers_whose_queue_goes(harness: Harness) -> None:
     for _ in range(4):
         owner.publish("", "single", b"unacked")
         owner.publish("", "temporary", b"unacked")
-    owner.call(1, m.QueueDelete(0, "single", False, False, False))
+    owner.call(1, m.QueueDelete(0, "single", if_unused=False, if_empty=False, no_wait=False))
     for client in [*others, owner]:
         client.hang_up()
 
@@ -163,8 +163,8 @@ def _exchanges_of_every_kind(harness: Harness) -> None:
     client.call(1, m.ExchangeBind(0, "fanout", "direct", "", False, EMPTY_TABLE))
     client.publish("direct", "1", b"round and round")
     for kind in (*kinds, "x-recent-history"):
-        client.call(1, m.ExchangeDelete(0, kind, False, False))
-        client.call(1, m.QueueDelete(0, f"q {kind}", False, False, False))
+        client.call(1, m.ExchangeDelete(0, kind, if_unused=False, no_wait=False))
+        client.call(1, m.QueueDelete(0, f"q {kind}", if_unused=False, if_empty=False, no_wait=False))
     client.hang_up()
 
 
@@ -206,7 +206,9 @@ def _forced_out(harness: Harness) -> None:
 def _goes_within_a_large_frame(harness: Harness) -> None:
     client = harness.channel()
     client.declare("kept")
-    begun = method_frame(1, m.BasicPublish(0, "", "kept", False, False)) + content_frames(1, bytes(100_000))
+    begun = method_frame(1, m.BasicPublish(0, "", "kept", mandatory=False, immediate=False)) + content_frames(
+        1, bytes(100_000)
+    )
     client.feed(begun[:40_000])
     client.feed(begun[40_000:70_000])
     client.hang_up()
@@ -253,7 +255,7 @@ def _streams(harness: Harness) -> None:
     second.send(1, m.BasicAck(last.method.delivery_tag, True))
     harness.pass_time(2)
     second.hang_up()
-    client.send(1, m.QueueDelete(0, "s", False, False, False))
+    client.send(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=False))
     client.take()
     client.hang_up()
 
@@ -310,7 +312,7 @@ def _sealed_streams(harness: Harness) -> None:
         harness.settle()
     assert len(told) == 8
     (last, *_) = reversed(second.deliveries())
-    second.send(1, m.BasicNack(last.method.delivery_tag, True, True))
+    second.send(1, m.BasicNack(last.method.delivery_tag, multiple=True, requeue=True))
     publish(40)
     second.hang_up()
     harness.store.hold = True
@@ -320,7 +322,7 @@ def _sealed_streams(harness: Harness) -> None:
         look(stream, Cursor(), 5, told.append)
         stream.find(Start(AT_TIME, log.now_ms - 1000), told.append)
         stream.seal()
-    client.send(1, *(m.QueueDelete(0, name, False, False, False) for name in ("s", "k")))
+    client.send(1, *(m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=False) for name in ("s", "k")))
     harness.store.hold = False
     harness.settle()
     client.take()
@@ -344,15 +346,15 @@ def _super_streams(harness: Harness) -> None:
         for name in partitions:
             reader.consume(name, name, arguments={"x-stream-offset": "first", "x-group": "g"})
     (last, *_) = reversed(second.deliveries())
-    second.send(1, m.BasicNack(last.method.delivery_tag, True, True))
+    second.send(1, m.BasicNack(last.method.delivery_tag, multiple=True, requeue=True))
     (last, *_) = reversed(second.deliveries())
     second.send(1, m.BasicAck(last.method.delivery_tag, True))
     harness.pass_time(2)
     second.hang_up()
     order = encode_table({"x-stream-partition-order": 0})
     client.send(1, m.QueueUnbind(0, "e-0", "e", "0", order), m.QueueBind(0, "e-0", "e", "9", False, order))
-    client.send(1, m.ExchangeDelete(0, "e", False, False))
-    client.send(1, *(m.QueueDelete(0, name, False, False, False) for name in partitions))
+    client.send(1, m.ExchangeDelete(0, "e", if_unused=False, no_wait=False))
+    client.send(1, *(m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=False) for name in partitions))
     client.take()
     client.hang_up()
 
@@ -557,7 +559,9 @@ def test_a_budget_for_bodies_received_in_part_ends_who_exceeds_it_and_stops_nobo
         holder.open(number)
         content = content_frames(number, b"x" * 90_000, frame_max_bytes=4096)
         header_bytes = len(content_frames(number, b""))
-        holder.feed(method_frame(number, m.BasicPublish(0, "", "q", False, False)) + content[:header_bytes])
+        holder.feed(
+            method_frame(number, m.BasicPublish(0, "", "q", mandatory=False, immediate=False)) + content[:header_bytes]
+        )
         rest[number] = content[header_bytes : header_bytes + 20 * 4096]
     holder.feed(rest[1])
     others.publish("", "q", b"first")
@@ -598,7 +602,7 @@ def _churn_queues(process: WarrenProcess, count: int) -> None:
                 requests += [
                     m.QueueDeclare(0, name, False, durable, False, False, False, EMPTY_TABLE),
                     m.QueueBind(0, name, "amq.topic", f"{name}.#", False, EMPTY_TABLE),
-                    m.QueueDelete(0, name, False, False, False),
+                    m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=False),
                 ]
             replies = len(requests)
             sender = threading.Thread(
@@ -620,7 +624,7 @@ def _churn_messages(process: WarrenProcess, count: int) -> None:
         message = publish_frames("", queue, body)
         sender = threading.Thread(target=publisher.send_bytes, args=(message * count,))
         deliver = method_frame(1, m.BasicDeliver("c", 1, False, "", queue))
-        publish = method_frame(1, m.BasicPublish(0, "", queue, False, False))
+        publish = method_frame(1, m.BasicPublish(0, "", queue, mandatory=False, immediate=False))
         left = count * (len(deliver) + len(message) - len(publish))
         sender.start()
         while left:

@@ -242,7 +242,7 @@ def test_a_publisher_that_does_not_read_its_returns_is_held_up_and_then_answered
 
 
 def _begin_publish(channel_number: int, body_bytes: int) -> bytes:
-    publish = method_frame(channel_number, m.BasicPublish(0, "", "nowhere", False, False))
+    publish = method_frame(channel_number, m.BasicPublish(0, "", "nowhere", mandatory=False, immediate=False))
     return publish + content_header(channel_number, body_bytes)
 
 

@@ -168,7 +168,7 @@ class Run:
             if returns:
                 message.out = None
                 message.returns += 1
-                self.clients[number].send(1, m.BasicNack(tag, False, True))
+                self.clients[number].send(1, m.BasicNack(tag, multiple=False, requeue=True))
             else:
                 self.messages.remove(message)
                 self.clients[number].send(1, m.BasicAck(tag, False))

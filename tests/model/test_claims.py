@@ -272,7 +272,9 @@ class Run:
         self._note("return" if returns else "ack", [each.body[:4] for each in chosen])
         for message in chosen:
             message.place = READY if returns else GONE
-            answer = m.BasicNack(message.out, False, True) if returns else m.BasicAck(message.out, False)
+            answer = (
+                m.BasicNack(message.out, multiple=False, requeue=True) if returns else m.BasicAck(message.out, False)
+            )
             self.client.send(1, answer)
 
     # --- the drain ----------------------------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ def topology(ttls_ms: tuple[int, int]) -> list[Any]:
         PermissionPut(USER, "/", ".*", ".*", ".*"),
         QueuePut("/", "q", False, of_queue, 1),
         QueuePut("/", "r", False, EMPTY_TABLE, 2),
-        ExchangePut("/", "e", "fanout", False, False, encode_table(dedup(ttls_ms[1]))),
+        ExchangePut("/", "e", "fanout", auto_delete=False, internal=False, arguments=encode_table(dedup(ttls_ms[1]))),
         BindingPut("/", "e", "q", "queue", "", EMPTY_TABLE),
         BindingPut("/", "e", "r", "queue", "", EMPTY_TABLE),
     ]

@@ -180,7 +180,7 @@ def test_a_session_that_has_claimed_nothing_keeps_its_epoch_however_long_it_is_s
 
 def test_claims_of_a_queue_that_is_gone_stay_until_there_is_one_to_take_them() -> None:
     place, epoch = leased()
-    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    place.client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     place.pass_time(60)
     assert place.claimed() == FIRST_THREE
     assert place.claim(epoch, 1, 3) == (1, 3), "nobody is shut out for nothing"

@@ -118,7 +118,7 @@ def test_a_mark_of_a_queue_that_was_deleted_and_made_anew_claims_nothing() -> No
     place.publish(20)
     epoch = place.open().epoch
     mark = place.drains.mark(place.drain(), epoch)
-    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    place.client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert place.drains.mark(place.drain(), epoch) == 0
     assert place.claim(epoch, 0, 15, until=mark) == (0, 0), "the queue is gone"
     place.client.declare("q", durable=True)
@@ -211,7 +211,7 @@ def test_claims_outlive_their_queue_and_are_released_to_the_next_of_the_name() -
     bodies = place.publish(10)
     epoch = place.open().epoch
     assert place.claim(epoch, 0, 5) == (0, 5)
-    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    place.client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     rest(place.broker)
     place.start_again()
     opened = place.open()
@@ -237,7 +237,7 @@ def test_a_batch_that_failed_is_acknowledged_without_its_queue_but_for_what_was_
     bodies = place.publish(3, priority=1) + tried + place.publish(2)
     assert place.claim(epoch, 1, 6) == (1, 7) and place.claimed() == bodies
     assert place.fail(epoch, 1, 7).times == 1
-    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    place.client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert place.claim(epoch, 3, 6) == (3, 7)
     for _ in range(2):
         with pytest.raises(NoQueue):
@@ -262,7 +262,7 @@ def test_a_batch_that_failed_and_went_back_keeps_nobody_from_going_on_without_th
     assert place.fail(epoch, 0, 3).limit == 1
     assert place.release(epoch) == 3
     assert place.claim(epoch, 0, 3) == (3, 6)
-    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    place.client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert place.claim(epoch, 6, 3) == (6, 6)
 
 

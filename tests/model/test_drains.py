@@ -100,7 +100,7 @@ class Run:
             if isinstance(answer.method, m.BasicGetEmpty):
                 return
             if self.dice.random() < 0.3:
-                client.send(1, m.BasicNack(answer.method.delivery_tag, False, True))
+                client.send(1, m.BasicNack(answer.method.delivery_tag, multiple=False, requeue=True))
             else:
                 client.send(1, m.BasicAck(answer.method.delivery_tag, False))
                 rest(self.place.broker)

@@ -485,7 +485,7 @@ class Comparison:
     def delete(self, a: int, b: int, c: int) -> None:
         client, _ = self._pick(a)
         old = self.small
-        self.clients[0].send(1, m.QueueDelete(0, "shared", False, False, False))
+        self.clients[0].send(1, m.QueueDelete(0, "shared", if_unused=False, if_empty=False, no_wait=False))
         cancelled = [each.method for peer in self.clients for each in peer.take()]
         assert m.QueueDeleteOk(len(old.ready)) in cancelled
         assert len(cancelled) == 1 + len(old.consumers)

@@ -34,4 +34,4 @@ def test_messages_behind_transient_ones_leave_memory_although_nobody_asks() -> N
     get(5010)
     assert client.get("q") is None
     assert log.resident_bytes == 0
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))

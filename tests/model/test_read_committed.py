@@ -173,7 +173,7 @@ class Run:
             if multiple:
                 client.send(1, m.BasicAck(0, True))
             else:
-                client.send(1, m.BasicNack(0, True, True))
+                client.send(1, m.BasicNack(0, multiple=True, requeue=True))
 
     def lose_consumer(self) -> None:
         at = self.dice.randrange(len(self.consumers))

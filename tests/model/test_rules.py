@@ -189,7 +189,7 @@ class Run(Comparison):
             self._note("delete", queue.name)
             count = len(queue.ready)
             cancelled = self.world.delete(queue)
-            call = m.QueueDelete(0, queue.name, False, False, False)
+            call = m.QueueDelete(0, queue.name, if_unused=False, if_empty=False, no_wait=False)
             self._step(0, method_frame(1, call), [m.QueueDeleteOk(count)], cancelled)
 
     def purge(self) -> None:
@@ -520,7 +520,11 @@ class Run(Comparison):
             assert self.clients[0].get(name, no_ack=True) is None
             cancelled = self.world.delete(queue)
             assert cancelled == []
-            self._step(0, method_frame(1, m.QueueDelete(0, name, False, False, False)), [m.QueueDeleteOk(0)])
+            self._step(
+                0,
+                method_frame(1, m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=False)),
+                [m.QueueDeleteOk(0)],
+            )
         self.broker.rest()
         assert self.broker.broker.log.resident_bytes == 0
         assert not [index for index in self.broker.broker.log.indexes.values() if index.live_count]

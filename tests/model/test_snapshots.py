@@ -134,7 +134,7 @@ def test_what_clients_have_is_added_in_pieces_and_by_place(tmp_path: Path) -> No
     for _ in range(2):
         place.client.send(1, *[m.BasicGet(0, "q", False) for _ in range(100)])
         place.client.take()
-        place.client.send(1, m.BasicNack(0, True, True))
+        place.client.send(1, m.BasicNack(0, multiple=True, requeue=True))
     place.client.send(1, *[m.BasicGet(0, "q", False) for _ in range(100)])
     place.client.take()
     turns = 0
@@ -190,7 +190,9 @@ class Run:
         for body in self.dice.sample(sorted(self.tags), self.dice.randint(0, len(self.tags))):
             tag = self.tags.pop(body)
             returns = self.dice.random() < 0.6
-            self.place.client.send(1, m.BasicNack(tag, False, True) if returns else m.BasicAck(tag, False))
+            self.place.client.send(
+                1, m.BasicNack(tag, multiple=False, requeue=True) if returns else m.BasicAck(tag, False)
+            )
             self.touched.add(body)
 
     def work(self) -> None:
@@ -327,7 +329,7 @@ def test_a_snapshot_never_has_more_rows_than_it_could_have_when_it_began(tmp_pat
 
     def give_back() -> None:
         place.desk.between = lambda: None
-        place.client.send(1, m.BasicNack(0, True, True))
+        place.client.send(1, m.BasicNack(0, multiple=True, requeue=True))
         place.publish(30)
 
     place.desk.between = give_back
@@ -367,7 +369,7 @@ def test_a_queue_that_is_deleted_meanwhile_has_no_snapshot(tmp_path: Path) -> No
 
     def delete() -> None:
         place.desk.between = lambda: None
-        place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+        place.client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
 
     place.desk.between = delete
     with mock.patch.object(snapshots_module, "LOOK_MESSAGES", 5), pytest.raises(QueueGone):

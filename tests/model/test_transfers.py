@@ -280,7 +280,7 @@ def test_a_queue_that_is_deleted_in_the_middle_ends_or_empties_a_transfer(gone: 
 
     def between() -> None:
         if work.desk.pieces == 1:
-            client.call(1, m.QueueDelete(0, gone, False, False, False))
+            client.call(1, m.QueueDelete(0, gone, if_unused=False, if_empty=False, no_wait=False))
 
     work.desk.between = between
     transfer = work.run(work.transfer())
@@ -359,7 +359,7 @@ def test_a_redriven_dead_letter_is_back_in_its_queue_and_may_die_there_again() -
     work.publish(3, "work", headers=encode_table({"n": 1}))
     for round_number in range(1, 4):
         while (received := work.client.get("work")) is not None:
-            work.client.send(1, m.BasicNack(received.method.delivery_tag, False, False))
+            work.client.send(1, m.BasicNack(received.method.delivery_tag, multiple=False, requeue=False))
         assert work.bodies("morgue") == [b"0", b"1", b"2"], round_number
         deaths = headers_in(work.seen("morgue")[0])["x-death"]
         assert isinstance(deaths, list) and isinstance(deaths[0], dict)
@@ -394,8 +394,8 @@ def test_what_never_died_or_whose_queue_is_gone_is_not_redriven() -> None:
     work.client.publish("", "gone", b"dead")
     received = work.client.get("gone")
     assert received is not None
-    work.client.send(1, m.BasicNack(received.method.delivery_tag, False, False))
-    work.client.call(1, m.QueueDelete(0, "gone", False, False, False))
+    work.client.send(1, m.BasicNack(received.method.delivery_tag, multiple=False, requeue=False))
+    work.client.call(1, m.QueueDelete(0, "gone", if_unused=False, if_empty=False, no_wait=False))
     transfer = work.run(work.transfer(None, None, source="morgue"))
     assert (transfer.state, transfer.transferred, transfer.unroutable) == (DONE, 0, 2)
     assert work.bodies("morgue") == [b"alive", b"dead"]
@@ -526,7 +526,7 @@ def test_an_exchange_that_is_deleted_in_the_middle_ends_a_transfer() -> None:
 
     def between() -> None:
         if work.desk.pieces == 1:
-            work.client.call(1, m.ExchangeDelete(0, "gone", False, False))
+            work.client.call(1, m.ExchangeDelete(0, "gone", if_unused=False, no_wait=False))
 
     work.desk.between = between
     transfer = work.run(work.transfer("gone", "k"))

@@ -110,9 +110,9 @@ class Run:
     def _message(self, number: int) -> bytes:
         exchange, key = self.random.choice((("all", ""), ("seen", ""), ("", self.random.choice(QUEUES))))
         body = bytes(self.random.choice((0, 3, 90, 700)))
-        return method_frame(number, m.BasicPublish(0, exchange, key, False, False)) + content_frames(
-            number, body, {"delivery_mode": 2}
-        )
+        return method_frame(
+            number, m.BasicPublish(0, exchange, key, mandatory=False, immediate=False)
+        ) + content_frames(number, body, {"delivery_mode": 2})
 
     def get(self) -> None:
         """Take some, and acknowledge a few of them."""
@@ -133,7 +133,13 @@ class Run:
         number = self.random.choice((1, 2))
         self.client.send(
             number,
-            self.random.choice((m.BasicNack(0, True, True), m.BasicNack(0, True, False), m.BasicRecover(True))),
+            self.random.choice(
+                (
+                    m.BasicNack(0, multiple=True, requeue=True),
+                    m.BasicNack(0, multiple=True, requeue=False),
+                    m.BasicRecover(True),
+                )
+            ),
         )
 
     def give_back_in_a_transaction(self) -> None:
@@ -144,7 +150,7 @@ class Run:
     def delay(self) -> None:
         """Publish messages that are due at the same time."""
         properties = {"delivery_mode": 2, "headers": encode_table({"x-delay": self.random.choice((5, 50))})}
-        publish = method_frame(1, m.BasicPublish(0, "later", "", False, False))
+        publish = method_frame(1, m.BasicPublish(0, "later", "", mandatory=False, immediate=False))
         bodies = [bytes(self.random.choice((0, 90, 700))) for _ in range(self.random.randint(1, 8))]
         self.client.feed(b"".join(publish + content_frames(1, body, properties) for body in bodies))
 
@@ -191,7 +197,7 @@ class Run:
     def policy(self) -> None:
         """Take most of what a queue holds away from it, by another declaration of what it may hold."""
         name = self.random.choice(QUEUES)
-        self.client.send(1, m.QueueDelete(0, name, False, False, False))
+        self.client.send(1, m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=False))
         self.client.send(1, m.QueueDeclare(0, name, False, True, False, False, False, encode_table(ARGUMENTS[name])))
 
     def wait(self) -> None:
@@ -246,7 +252,7 @@ def test_a_batch_whose_last_frame_is_missing_does_nothing(kept: int) -> None:
     client = harness.channel()
     client.send(1, m.QueueDeclare(0, "q", False, True, False, False, False, NO_TABLE))
     client.send(1, m.TxSelect())
-    before = method_frame(1, m.BasicPublish(0, "", "q", False, False)) + content_frames(
+    before = method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False)) + content_frames(
         1, b"x" * 50, {"delivery_mode": 2}
     )
     client.feed(before + method_frame(1, m.TxCommit()))

@@ -89,7 +89,7 @@ class Life:
     def delete(self) -> None:
         if name := self._some_name():
             del self.confirmed[name]
-            self.client.call(1, m.QueueDelete(0, name, False, False, False))
+            self.client.call(1, m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=False))
             self._noted()
 
     def policy(self) -> None:

@@ -88,11 +88,11 @@ class Lives:
         self.client.send(2, m.ChannelOpen(""))
         self.client.send(2, basic_consume(name, "c"))
         if move == "reject all":
-            self.client.send(2, m.BasicNack(0, True, False))
+            self.client.send(2, m.BasicNack(0, multiple=True, requeue=False))
         elif move == "give back all":
-            self.client.send(2, m.BasicNack(0, True, True))
+            self.client.send(2, m.BasicNack(0, multiple=True, requeue=True))
         elif move == "give back each":
-            data = b"".join(method_frame(2, m.BasicNack(tag, False, True)) for tag in range(1, 4))
+            data = b"".join(method_frame(2, m.BasicNack(tag, multiple=False, requeue=True)) for tag in range(1, 4))
             out = sum(queue.unacked_count for queue in self.harness.vhost.queues.values())
             if out >= 3:
                 self.client.feed(data)

@@ -182,7 +182,7 @@ def ack(client: Client, tag: int) -> None:
 
 
 def nack(client: Client, tag: int) -> None:
-    client.refused(1, m.BasicNack(tag, True, True))
+    client.refused(1, m.BasicNack(tag, multiple=True, requeue=True))
 
 
 def reject(client: Client, tag: int) -> None:
@@ -214,14 +214,18 @@ def expiration(client: Client, number: int) -> None:
 def body_size(client: Client, size: int) -> None:
     other = client.harness.channel()
     header = b"\x00\x3c\x00\x00" + size.to_bytes(8, "big") + b"\x00\x00"
-    other.feed(method_frame(1, m.BasicPublish(0, "", "q", False, False)) + frame(m.FRAME_HEADER, 1, header))
+    other.feed(
+        method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False)) + frame(m.FRAME_HEADER, 1, header)
+    )
     assert str(size) in other.refusal().text
     other.hang_up()
 
 
 def encoded_publish(client: Client, size: int) -> None:
     header = b"\x00\x3c\x00\x00" + size.to_bytes(8, "big") + b"\x00\x00"
-    publish = method_frame(1, m.BasicPublish(0, "", "q", False, False)) + frame(m.FRAME_HEADER, 1, header)
+    publish = method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False)) + frame(
+        m.FRAME_HEADER, 1, header
+    )
     with pytest.raises(ChannelException, match=str(size)):
         scan_publishes(PublishScan(1 << 24), publish, 1 << 40, 1 << 40)
 

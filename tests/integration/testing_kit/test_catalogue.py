@@ -65,7 +65,7 @@ def test_what_was_put_is_loaded_after_what_it_refers_to_whatever_the_order_it_ca
         UserPut("u", "hash", "scrypt"),
         PermissionPut("u", "v", ".*", ".*", ".*"),
         PolicyPut("v", "p", ".*", "all", 0, "{}"),
-        ExchangePut("v", "t", "topic", False, False, b""),
+        ExchangePut("v", "t", "topic", auto_delete=False, internal=False, arguments=b""),
         QueuePut("v", "q", False, b"", 1),
         BindingPut("v", "t", "q", "queue", "a.#", b""),
     ]

@@ -12,7 +12,7 @@ from warren.amqp.codec import method_frame
 
 @case(m.BasicNack, BOUNDED)
 def nack_multiple(meter: Meter, n: int) -> Act:
-    return sending(owing(meter, n), 1, m.BasicNack(0, True, True))
+    return sending(owing(meter, n), 1, m.BasicNack(0, multiple=True, requeue=True))
 
 
 @case(m.BasicRecover, BOUNDED)
@@ -56,7 +56,7 @@ def reject_one_by_one_from_behind(meter: Meter, n: int) -> Act:
 def nack_multiple_with_dead_letters(meter: Meter, n: int) -> Act:
     client = owing(meter, n, {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
     client.declare("dead")
-    return sending(client, 1, m.BasicNack(0, True, False))
+    return sending(client, 1, m.BasicNack(0, multiple=True, requeue=False))
 
 
 def owing_letters(meter: Meter, queues: int, count: int) -> Client:
@@ -75,7 +75,7 @@ def reject_of_what_is_dead_lettered_to_many_queues(meter: Meter, n: int) -> Act:
 
 @case(m.BasicNack, BOUNDED)
 def nack_multiple_of_what_is_dead_lettered_to_queues(meter: Meter, n: int) -> Act:
-    return sending(owing_letters(meter, 10, n), 1, m.BasicNack(0, True, False))
+    return sending(owing_letters(meter, 10, n), 1, m.BasicNack(0, multiple=True, requeue=False))
 
 
 @case(m.BasicReject, LINEAR)

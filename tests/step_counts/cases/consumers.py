@@ -205,7 +205,7 @@ def return_to_a_long_queue_of_a_consumer_that_wants_nothing_of_it(meter: Meter, 
     select(meter, client)
     publishing(client, n)
     feed(client, 1, m.BasicGet(0, "q", False))
-    return sending(client, 1, m.BasicNack(1, False, True))
+    return sending(client, 1, m.BasicNack(1, multiple=False, requeue=True))
 
 
 @case(m.BasicPublish, LINEAR)

@@ -62,13 +62,13 @@ def returns_of_a_quorum_queue(meter: Meter, n: int) -> Act:
 
 @left_behind(m.BasicNack, TIDIED)
 def nack_of_large_messages(meter: Meter, n: int) -> Act:
-    return sending(taken(meter, n, **DYING), 1, m.BasicNack(0, True, False))
+    return sending(taken(meter, n, **DYING), 1, m.BasicNack(0, multiple=True, requeue=False))
 
 
 @left_behind(m.BasicNack, LINEAR)
 def nacks_of_large_messages(meter: Meter, n: int) -> Act:
     client = taken(meter, n, **QUORUM)
-    return sending(client, 1, *[m.BasicNack(tag, False, True) for tag in range(1, n + 1)])
+    return sending(client, 1, *[m.BasicNack(tag, multiple=False, requeue=True) for tag in range(1, n + 1)])
 
 
 @left_behind(m.QueueBind, BOUNDED)

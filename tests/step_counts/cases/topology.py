@@ -31,17 +31,21 @@ def queue_bind(queue: str, exchange: str, key: str, kind: str) -> m.QueueBind:
 
 @case(m.ExchangeDelete, BOUNDED)
 def exchange_delete_with_bindings(meter: Meter, n: int) -> Act:
-    return sending(exchange_with_bindings(meter, n), 1, m.ExchangeDelete(0, "x", False, False))
+    return sending(exchange_with_bindings(meter, n), 1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False))
 
 
 @case(m.ExchangeDelete, BOUNDED)
 def exchange_delete_with_bindings_of_a_topic(meter: Meter, n: int) -> Act:
-    return sending(exchange_with_bindings(meter, n, "topic"), 1, m.ExchangeDelete(0, "x", False, False))
+    return sending(
+        exchange_with_bindings(meter, n, "topic"), 1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False)
+    )
 
 
 @case(m.ExchangeDelete, BOUNDED)
 def exchange_delete_with_bindings_of_headers(meter: Meter, n: int) -> Act:
-    return sending(exchange_with_bindings(meter, n, "headers"), 1, m.ExchangeDelete(0, "x", False, False))
+    return sending(
+        exchange_with_bindings(meter, n, "headers"), 1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False)
+    )
 
 
 @case(m.ExchangeDelete, BOUNDED)
@@ -50,7 +54,7 @@ def exchange_delete_with_queues(meter: Meter, n: int) -> Act:
     feed(client, 1, exchange_declare("x", "x-consistent-hash"))
     for at in range(n):
         feed(client, 1, queue_declare(f"q{at}"), queue_bind(f"q{at}", "x", "", "x-consistent-hash"))
-    return sending(client, 1, m.ExchangeDelete(0, "x", False, False))
+    return sending(client, 1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False))
 
 
 @case(m.ExchangeDelete, TIDIED)
@@ -59,7 +63,7 @@ def exchange_delete_bound_to_exchanges(meter: Meter, n: int) -> Act:
     feed(client, 1, exchange_declare("x"))
     for at in range(n):
         feed(client, 1, exchange_declare(f"s{at}"), m.ExchangeBind(0, "x", f"s{at}", "k", False, EMPTY))
-    return sending(client, 1, m.ExchangeDelete(0, "x", False, False))
+    return sending(client, 1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False))
 
 
 @case(m.ExchangeDelete, BOUNDED)
@@ -69,12 +73,14 @@ def exchange_delete_with_a_chain_of_auto_delete(meter: Meter, n: int) -> Act:
     for at in range(n):
         feed(client, 1, exchange_declare(f"x{at + 1}", auto_delete=True))
         feed(client, 1, m.ExchangeBind(0, f"x{at}", f"x{at + 1}", "k", False, EMPTY))
-    return sending(client, 1, m.ExchangeDelete(0, "x0", False, False))
+    return sending(client, 1, m.ExchangeDelete(0, "x0", if_unused=False, no_wait=False))
 
 
 @case(m.QueueDelete, BOUNDED)
 def queue_delete_with_bindings(meter: Meter, n: int) -> Act:
-    return sending(exchange_with_bindings(meter, n), 1, m.QueueDelete(0, "q", False, False, False))
+    return sending(
+        exchange_with_bindings(meter, n), 1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False)
+    )
 
 
 @case(m.QueueDelete, TIDIED)
@@ -83,12 +89,12 @@ def queue_delete_with_bindings_of_consistent_hash(meter: Meter, n: int) -> Act:
     for at in range(n):
         feed(client, 1, exchange_declare(f"x{at}", "x-consistent-hash"), queue_declare("q"))
         feed(client, 1, queue_bind("q", f"x{at}", "", "x-consistent-hash"))
-    return sending(client, 1, m.QueueDelete(0, "q", False, False, False))
+    return sending(client, 1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
 
 
 @case(m.QueueDelete, BOUNDED)
 def queue_delete_with_consumers(meter: Meter, n: int) -> Act:
-    return sending(consuming(meter, n), 1, m.QueueDelete(0, "q", False, False, False))
+    return sending(consuming(meter, n), 1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
 
 
 @case(m.QueueDelete, BOUNDED)
@@ -96,7 +102,7 @@ def queue_delete_with_messages(meter: Meter, n: int) -> Act:
     client = meter.channel()
     client.declare("q", durable=True)
     publishing(client, n, delivery_mode=2)
-    return sending(client, 1, m.QueueDelete(0, "q", False, False, False))
+    return sending(client, 1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
 
 
 @case(m.QueuePurge, BOUNDED)
@@ -112,14 +118,14 @@ def queue_delete_with_delayed_messages(meter: Meter, n: int) -> Act:
     client = meter.channel()
     client.declare("q")
     publishing(client, n, headers=encode_table({"x-delay": 100000}))
-    return sending(client, 1, m.QueueDelete(0, "q", False, False, False))
+    return sending(client, 1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
 
 
 @case(m.QueueDelete, BOUNDED)
 def queue_delete_with_returned(meter: Meter, n: int) -> Act:
     client = owing(meter, n, delivery_mode=2)
     feed(client, 1, m.BasicRecover(True))
-    return sending(client, 1, m.QueueDelete(0, "q", False, False, False))
+    return sending(client, 1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
 
 
 @case(m.QueuePurge, BOUNDED)
@@ -225,7 +231,7 @@ def declare_of_a_queue_with_priorities(meter: Meter, n: int) -> Act:
 def delete_of_a_queue_with_priorities(meter: Meter, n: int) -> Act:
     client = meter.channel()
     client.declare("q", arguments={"x-max-priority": min(n // 3, 255)})
-    return sending(client, 1, m.QueueDelete(0, "q", False, False, False))
+    return sending(client, 1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
 
 
 def remembering(meter: Meter, n: int) -> Client:
@@ -254,4 +260,4 @@ def bind_by_many_connections_to_an_exchange_that_remembers(meter: Meter, n: int)
 
 @case(m.ExchangeDelete, BOUNDED)
 def delete_of_an_exchange_that_remembers(meter: Meter, n: int) -> Act:
-    return sending(remembering(meter, n), 1, m.ExchangeDelete(0, "h", False, False))
+    return sending(remembering(meter, n), 1, m.ExchangeDelete(0, "h", if_unused=False, no_wait=False))

@@ -13,7 +13,7 @@ from warren.amqp import methods as m
 def nack_multiple_in_a_transaction(meter: Meter, n: int) -> Act:
     client = owing(meter, n)
     feed(client, 1, m.TxSelect())
-    return sending(client, 1, m.BasicNack(0, True, False))
+    return sending(client, 1, m.BasicNack(0, multiple=True, requeue=False))
 
 
 @case(m.TxCommit, BOUNDED)
@@ -35,7 +35,7 @@ def commit_of_acks(meter: Meter, n: int) -> Act:
 @case(m.TxCommit, BOUNDED)
 def commit_of_rejects(meter: Meter, n: int) -> Act:
     client = owing(meter, n, delivery_mode=2)
-    feed(client, 1, m.TxSelect(), m.BasicNack(0, True, True))
+    feed(client, 1, m.TxSelect(), m.BasicNack(0, multiple=True, requeue=True))
     return sending(client, 1, m.TxCommit())
 
 

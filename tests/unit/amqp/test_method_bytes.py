@@ -129,7 +129,11 @@ def test_an_id_written_without_the_codec_is_that_of_its_method(packed: int, name
 
 
 def test_an_ack_and_a_nack_have_payloads_of_13_bytes_and_a_frame_without_payload_has_the_overhead() -> None:
-    assert len(encode_method(m.BasicAck(1, False))) == len(encode_method(m.BasicNack(1, False, False))) == m.ACK_BYTES
+    assert (
+        len(encode_method(m.BasicAck(1, False)))
+        == len(encode_method(m.BasicNack(1, multiple=False, requeue=False)))
+        == m.ACK_BYTES
+    )
     assert len(frame(m.FRAME_BODY, 1, b"")) == m.FRAME_HEAD_BYTES + 1 == m.FRAME_OVERHEAD_BYTES
 
 

@@ -58,16 +58,17 @@ def test_a_body_is_in_frames_of_a_usual_size(size: int) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        method_frame(1, m.BasicPublish(0, "", "q", True, False)) + content_frames(1, b""),
-        method_frame(1, m.BasicPublish(0, "", "q", False, True)) + content_frames(1, b""),
-        method_frame(1, m.BasicPublish(1, "", "q", False, False)) + content_frames(1, b""),
-        method_frame(2, m.BasicPublish(0, "", "q", False, False)) + content_frames(2, b""),
+        method_frame(1, m.BasicPublish(0, "", "q", mandatory=True, immediate=False)) + content_frames(1, b""),
+        method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=True)) + content_frames(1, b""),
+        method_frame(1, m.BasicPublish(1, "", "q", mandatory=False, immediate=False)) + content_frames(1, b""),
+        method_frame(2, m.BasicPublish(0, "", "q", mandatory=False, immediate=False)) + content_frames(2, b""),
         method_frame(1, m.TxCommit()),
-        method_frame(1, m.BasicPublish(0, "", "q", False, False)) + content_frames(1, bytes((1 << 24) + 1)),
+        method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False))
+        + content_frames(1, bytes((1 << 24) + 1)),
         content_frames(1, b"x"),
         GOOD + frame(8, 0, b""),
         GOOD + frame(3, 1, b"x"),
-        method_frame(1, m.BasicPublish(0, "", "q", False, False))
+        method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False))
         + frame(2, 1, b"\x00\x3c\x00\x00" + (1 << 17).to_bytes(8, "big") + b"\x00\x00")
         + frame(3, 1, bytes(1 << 17)),
     ],

@@ -215,7 +215,7 @@ def test_a_queue_that_is_deleted_ends_the_link(harness: Harness) -> None:
     fill(harness, "red", "blue")
     client = selecting(harness, "color = 'blue'")
     client.credit(0, 10)
-    harness.channel().call(1, m.QueueDelete(0, "q", False, False, False))
+    harness.channel().call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     (detach,) = client.take()
     assert error_of(detach) == "amqp:resource-deleted"
     harness.check()

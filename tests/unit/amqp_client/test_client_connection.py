@@ -207,7 +207,7 @@ def test_a_message_larger_than_a_frame_is_published_in_several() -> None:
     assert channel.publish("x", "key", NO_PROPERTIES, b"small") == 2
     assert channel.publish("x", "key", NO_PROPERTIES, b"") == 3
     found = sent(connection)
-    publish = methods.BasicPublish(0, "x", "key", False, False)
+    publish = methods.BasicPublish(0, "x", "key", mandatory=False, immediate=False)
     assert found[0] == (1, 1, method_frame(1, publish)[7:-1])
     assert found[1] == (2, 1, pack(">HHQ", 60, 0, 10_000) + NO_PROPERTIES)
     assert [(kind, len(payload)) for kind, _, payload in found if kind == 3] == [
@@ -244,7 +244,7 @@ def test_confirms_and_returns_come_in_the_order_of_the_peer() -> None:
     connection, channel = confirming()
     for _ in range(3):
         channel.publish("", "q", NO_PROPERTIES, b"", mandatory=True)
-    nack = method_frame(1, methods.BasicNack(3, False, False))
+    nack = method_frame(1, methods.BasicNack(3, multiple=False, requeue=False))
     connection.receive(returned() + method_frame(1, methods.BasicAck(2, True)) + nack)
     assert channel.returned == [Returned(312, "NO_ROUTE", "", "q")]
     assert channel.take_confirms() == [Confirm(2, True, True), Confirm(3, False, False)] and not channel.confirms
@@ -294,7 +294,10 @@ def test_replies_are_taken_by_the_request() -> None:
         (delivery(1, b"", announced=1 << 63), "100000 are accepted at most"),
         (method_frame(1, methods.QueueDeclareOk("q", 0, 0)), r"queue\.declare-ok unasked"),
         (method_frame(1, methods.BasicAck(1, False)), "confirmed a publish that it has not got"),
-        (method_frame(1, methods.BasicNack(1, True, False)), "confirmed a publish that it has not got"),
+        (
+            method_frame(1, methods.BasicNack(1, multiple=True, requeue=False)),
+            "confirmed a publish that it has not got",
+        ),
         (returned(), "returned a message that it has not got"),
         (method_frame(1, methods.BasicCancel("t", True)), "cancelled a consumer that it has not got"),
         (method_frame(1, methods.ChannelFlow(True)) * (ANSWERS_MAX + 1), f"more than {ANSWERS_MAX} answers"),

@@ -19,7 +19,9 @@ def test_an_ack_has_21_bytes() -> None:
 
 def test_a_name_above_255_bytes_is_refused() -> None:
     data = frames.publish_method(1, "x", "ü" * 127, mandatory=True)
-    assert decode_method(data, 7, len(data) - 1) == methods.BasicPublish(0, "x", "ü" * 127, True, False)
+    assert decode_method(data, 7, len(data) - 1) == methods.BasicPublish(
+        0, "x", "ü" * 127, mandatory=True, immediate=False
+    )
     with pytest.raises(ValueError, match="256 bytes"):
         frames.publish_method(1, "x", "ü" * 128)
 

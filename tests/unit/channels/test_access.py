@@ -60,7 +60,7 @@ def test_a_pattern_that_is_too_long_today_counts_when_it_was_stored_before(topic
     client = harness.channel()
     client.open(2)
     if topic:
-        client.send(1, m.BasicPublish(0, "amq.topic", "mine", False, False))
+        client.send(1, m.BasicPublish(0, "amq.topic", "mine", mandatory=False, immediate=False))
         client.publish("amq.topic", "mine", number=2)
         client.nothing()
         client.publish("amq.topic", "not mine", number=2)

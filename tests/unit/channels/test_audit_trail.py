@@ -42,9 +42,9 @@ def test_what_is_deleted_and_emptied_has_a_line_with_who_and_how_much(harness: H
     client.publish("", "orders", b"2")
     client.call(1, m.QueuePurge(0, "orders", False))
     client.publish("", "orders", b"3")
-    client.call(1, m.QueueDelete(0, "orders", False, False, False))
+    client.call(1, m.QueueDelete(0, "orders", if_unused=False, if_empty=False, no_wait=False))
     declare_exchange(client, "events")
-    client.call(1, m.ExchangeDelete(0, "events", False, False))
+    client.call(1, m.ExchangeDelete(0, "events", if_unused=False, no_wait=False))
     assert lines(harness) == [
         line("queue.purge orders", messages=2),
         line("queue.delete orders", messages=1),
@@ -57,7 +57,7 @@ def test_a_method_without_a_reply_has_a_line_too(harness: Harness) -> None:
     """(1)"""
     client = harness.channel()
     client.declare("orders", durable=True)
-    client.send(1, m.QueueDelete(0, "orders", False, False, True))
+    client.send(1, m.QueueDelete(0, "orders", if_unused=False, if_empty=False, no_wait=True))
     assert lines(harness) == [line("queue.delete orders", messages=0)]
 
 
@@ -70,10 +70,10 @@ def test_what_comes_and_goes_with_its_clients_has_none(harness: Harness) -> None
     for name in ("transient", "own", "short"):
         client.publish("", name, b"x")
         client.call(1, m.QueuePurge(0, name, False))
-        client.call(1, m.QueueDelete(0, name, False, False, False))
+        client.call(1, m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=False))
     for durable, auto_delete in ((False, False), (True, True)):
         declare_exchange(client, "e", durable=durable, auto_delete=auto_delete)
-        client.call(1, m.ExchangeDelete(0, "e", False, False))
+        client.call(1, m.ExchangeDelete(0, "e", if_unused=False, no_wait=False))
     assert lines(harness) == []
 
 
@@ -82,10 +82,10 @@ def test_what_changes_nothing_has_none(harness: Harness) -> None:
     client = harness.channel()
     client.declare("empty", durable=True)
     client.call(1, m.QueuePurge(0, "empty", False))
-    client.call(1, m.QueueDelete(0, "nowhere", False, False, False))
-    client.call(1, m.ExchangeDelete(0, "nowhere", False, False))
+    client.call(1, m.QueueDelete(0, "nowhere", if_unused=False, if_empty=False, no_wait=False))
+    client.call(1, m.ExchangeDelete(0, "nowhere", if_unused=False, no_wait=False))
     client.publish("", "empty", b"x")
-    client.send(1, m.QueueDelete(0, "empty", False, True, False))
+    client.send(1, m.QueueDelete(0, "empty", if_unused=False, if_empty=True, no_wait=False))
     assert client.refusal().code == 406
     assert lines(harness) == []
 
@@ -98,16 +98,16 @@ def test_more_than_a_user_may_have_is_one_line_with_their_number(harness: Harnes
     for name in (*names, "last"):
         many.declare(name, durable=True)
     for name in names:
-        many.send(1, m.QueueDelete(0, name, False, False, True))
+        many.send(1, m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=True))
     few.declare("kept", durable=True)
-    few.call(1, m.QueueDelete(0, "kept", False, False, False))
+    few.call(1, m.QueueDelete(0, "kept", if_unused=False, if_empty=False, no_wait=False))
     assert [each["did"] for each in lines(harness)] == [f"queue.delete q{at}" for at in range(LINES_MAX)] + [
         "queue.delete kept"
     ]
     harness.pass_time(1)
     assert lines(harness)[LINES_MAX + 1 :] == [{"did": "more deletes and purges", "user": USER, "count": 30}]
     assert told(harness)[-1].level == "warning"
-    many.call(1, m.QueueDelete(0, "last", False, False, False))
+    many.call(1, m.QueueDelete(0, "last", if_unused=False, if_empty=False, no_wait=False))
     assert lines(harness)[-1]["did"] == "queue.delete last"
     harness.pass_time(1)
     assert lines(harness)[-1]["did"] == "queue.delete last"
@@ -117,7 +117,9 @@ def test_what_management_does_for_a_user_has_no_line_here(harness: Harness) -> N
     """(3)"""
     client = harness.channel()
     client.declare("orders", durable=True)
-    harness.broker.open_direct(USER, "/").command(m.QueueDelete(0, "orders", False, False, False))
+    harness.broker.open_direct(USER, "/").command(
+        m.QueueDelete(0, "orders", if_unused=False, if_empty=False, no_wait=False)
+    )
     harness.settle()
     assert "orders" not in harness.vhost.queues
     assert lines(harness) == []

@@ -37,7 +37,7 @@ def promised(client: Client) -> CommitCheck:
 
 
 def delete(client: Client, queue: str) -> None:
-    client.call(1, m.QueueDelete(0, queue, False, False, False))
+    client.call(1, m.QueueDelete(0, queue, if_unused=False, if_empty=False, no_wait=False))
 
 
 @pytest.mark.parametrize("steps", [1, 2, ALL_STEPS])

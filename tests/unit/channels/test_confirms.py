@@ -26,7 +26,7 @@ def ack(tag: int, *, multiple: bool = False) -> m.BasicAck:
 
 
 def nack(tag: int) -> m.BasicNack:
-    return m.BasicNack(tag, False, False)
+    return m.BasicNack(tag, multiple=False, requeue=False)
 
 
 class Publisher:

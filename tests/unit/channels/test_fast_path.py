@@ -16,7 +16,7 @@ def test_a_body_arrives_in_whatever_frames_it_comes(sizes: tuple[int, ...]) -> N
     client = Harness().channel()
     client.declare("q")
     frames = b"".join(frame(3, 1, b"\xce" * size) for size in sizes)
-    publish = method_frame(1, m.BasicPublish(0, "", "q", False, False))
+    publish = method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False))
     client.feed(publish + frame(2, 1, content_header({}, 20)) + frames)
     got = client.get("q")
     assert got is not None and body_of(got) == b"\xce" * 20
@@ -27,7 +27,9 @@ def test_a_content_arrives_in_whatever_pieces_it_comes(body: bytes) -> None:
     harness = Harness()
     client = harness.channel()
     client.declare("q")
-    data = method_frame(1, m.BasicPublish(0, "", "q", False, False)) + frame(2, 1, content_header({}, len(body)))
+    data = method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False)) + frame(
+        2, 1, content_header({}, len(body))
+    )
     data += frame(3, 1, body) if body else b""
     for cut in range(len(data) + 1):
         client.feed(data[:cut])

@@ -48,7 +48,7 @@ def test_a_judge_is_asked_about_every_publish_also_those_like_the_one_before() -
 def test_what_is_refused_is_nacked_and_in_no_queue() -> None:
     harness, client, _ = judged(REFUSE)
     client.publish("", "q", b"refused")
-    assert client.expect(m.BasicNack) == m.BasicNack(1, False, False)
+    assert client.expect(m.BasicNack) == m.BasicNack(1, multiple=False, requeue=False)
     client.publish("", "q", b"taken")
     assert client.expect(m.BasicAck).delivery_tag == 2
     assert harness.queue("q").ready_count == 1

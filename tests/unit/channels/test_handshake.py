@@ -41,7 +41,7 @@ def test_who_does_not_say_that_it_understands_is_told_nothing(said: Table) -> No
     client.consume("q", "t")
     harness.broker.set_alarm("memory", True)
     client.publish("", "elsewhere", b"")
-    others.call(1, m.QueueDelete(0, "q", False, False, False))
+    others.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     client.nothing()
     harness.broker.set_alarm("memory", False)
     harness.settle()

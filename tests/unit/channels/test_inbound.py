@@ -9,7 +9,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
 from warren.channels.shared import PAUSED_INBOUND
 
-PUBLISH = method_frame(1, m.BasicPublish(0, "", "q", False, False))
+PUBLISH = method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False))
 CHUNK = frame(3, 1, bytes(100_000))
 
 

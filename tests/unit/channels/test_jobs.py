@@ -52,7 +52,7 @@ def test_a_queue_may_be_declared_again_while_its_bindings_go() -> None:
     client.send(1, *[m.QueueBind(0, "q", "x", f"k{at}", True, EMPTY) for at in range(MANY)])
     client.take_bytes()
     other = harness.channel()
-    client.connection.feed(method_frame(1, m.QueueDelete(0, "q", False, False, False)))
+    client.connection.feed(method_frame(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False)))
     assert 0 < len(harness.vhost.exchanges["x"].bindings) < MANY
     assert list(harness.vhost.bindings()) == [], "a binding to a queue that is gone is shown"
     assert not client.connection.outbox.waiting_bytes()
@@ -79,5 +79,5 @@ def test_many_auto_delete_exchanges_in_a_chain_go_with_the_last() -> None:
             + method_frame(1, m.ExchangeBind(0, f"x{at}", f"x{at + 1}", "", False, EMPTY))
         )
     client.take_bytes()
-    assert client.call(1, m.ExchangeDelete(0, "x0", False, False)) == m.ExchangeDeleteOk()
+    assert client.call(1, m.ExchangeDelete(0, "x0", if_unused=False, no_wait=False)) == m.ExchangeDeleteOk()
     assert not [name for name in harness.vhost.exchanges if name.startswith("x")]

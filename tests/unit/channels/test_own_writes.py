@@ -92,7 +92,7 @@ def quorum_in_a_transaction(client: Client) -> None:
     client.call(1, m.TxSelect())
     client.consume("q", "c")
     client.take()
-    client.send(1, m.BasicNack(0, True, True), m.BasicCancel("c", True))
+    client.send(1, m.BasicNack(0, multiple=True, requeue=True), m.BasicCancel("c", True))
 
 
 def is_back(harness: Harness) -> bool:
@@ -112,7 +112,9 @@ def out_of_plain(client: Client) -> None:
 
 
 def give_back_each(client: Client) -> None:
-    client.feed(b"".join(method_frame(1, m.BasicNack(tag, False, True)) for tag in range(1, COUNT + 1)))
+    client.feed(
+        b"".join(method_frame(1, m.BasicNack(tag, multiple=False, requeue=True)) for tag in range(1, COUNT + 1))
+    )
 
 
 def set_time_to_live(client: Client) -> None:
@@ -140,7 +142,9 @@ CASES = {
     ),
     "each delivery is given back": Case(quorum, give_back_each, lambda harness: True, waits_for_space=False),
     "delayed retry": Case(quorum_with_delay, leave, is_held, waits_for_space=False),
-    "nack of all": Case(out_of_plain, lambda client: client.send(1, m.BasicNack(0, True, False)), has_letters),
+    "nack of all": Case(
+        out_of_plain, lambda client: client.send(1, m.BasicNack(0, multiple=True, requeue=False)), has_letters
+    ),
     "a policy with a time to live": Case(
         lambda client: fill(client, "q", arguments=dead_letters()), set_time_to_live, has_letters
     ),

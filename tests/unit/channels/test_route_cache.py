@@ -86,7 +86,7 @@ def test_deleted_queues_are_not_kept_in_memory_by_routes() -> None:
     routes = list(cache_of(harness).routes.values())
     assert [len(route.queues) for route in routes] == [20] * 4
     for number in range(20):
-        client.call(1, m.QueueDelete(0, f"q{number}", False, False, False))
+        client.call(1, m.QueueDelete(0, f"q{number}", if_unused=False, if_empty=False, no_wait=False))
     harness.settle()
     harness.broker.tick(1.0)
     assert cache_of(harness).bytes == 0

@@ -92,7 +92,12 @@ def test_requeues_follow_their_commit_and_a_crash_between_leaves_a_whole(jobs: i
     client.take()
     client.call(1, m.TxSelect())
     client.feed(publish_frames("", "new", b"x" * 100, properties={"delivery_mode": 2}) * 3)
-    client.send(1, m.BasicAck(1, False), m.BasicNack(2, False, False), m.BasicNack(0, True, True))
+    client.send(
+        1,
+        m.BasicAck(1, False),
+        m.BasicNack(2, multiple=False, requeue=False),
+        m.BasicNack(0, multiple=True, requeue=True),
+    )
     harness.store.jobs_left = jobs
     client.feed(method_frame(1, m.BasicCancel("c", True)) + method_frame(1, m.TxCommit()))
     harness = harness.restart(clean=False)

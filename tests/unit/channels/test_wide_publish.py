@@ -125,7 +125,7 @@ def test_a_queue_that_refuses_makes_it_a_nack_and_the_others_keep_theirs() -> No
     wide.client.call(1, m.ConfirmSelect(False))
     wide.publish(b"one")
     wide.harness.settle()
-    assert wide.answers() == [m.BasicNack(1, False, False)]
+    assert wide.answers() == [m.BasicNack(1, multiple=False, requeue=False)]
     assert wide.counts() == {0, 1} and wide.harness.queue("full").message_count == 0
 
 
@@ -134,7 +134,7 @@ def test_a_queue_that_is_deleted_meanwhile_takes_nothing() -> None:
     other = wide.harness.channel()
     wide.publish(b"one")
     last = wide.harness.queue(f"q{MANY - 1}")
-    other.connection.feed(method_frame(1, m.QueueDelete(0, last.name, False, False, False)))
+    other.connection.feed(method_frame(1, m.QueueDelete(0, last.name, if_unused=False, if_empty=False, no_wait=False)))
     wide.harness.settle()
     assert last.deleted and last.message_count == 0 and wide.counts() == {1}
 
@@ -232,10 +232,10 @@ def test_what_comes_while_the_first_is_under_way_is_none_when_that_is_refused(du
     wide.once(wide.client, b"one")
     wide.once(wide.other, b"two")
     wide.harness.settle()
-    assert wide.answers() == [m.BasicNack(1, False, False)]
-    assert [each.method for each in wide.other.take()] == [m.BasicNack(1, False, False)]
+    assert wide.answers() == [m.BasicNack(1, multiple=False, requeue=False)]
+    assert [each.method for each in wide.other.take()] == [m.BasicNack(1, multiple=False, requeue=False)]
     assert wide.counts() == {0, 2} and wide.dropped() == 0
-    wide.client.call(1, m.QueueDelete(0, "full", False, False, False))
+    wide.client.call(1, m.QueueDelete(0, "full", if_unused=False, if_empty=False, no_wait=False))
     wide.once(wide.other, b"three")
     wide.harness.settle()
     assert [each.method.delivery_tag for each in wide.other.take()] == [2] and wide.counts() == {3}
@@ -323,7 +323,7 @@ def test_an_exchange_that_goes_while_a_publish_to_it_waits_closes_the_channel() 
     wide.once(wide.client, b"one")
     wide.once(wide.other, b"again")
     third = wide.harness.channel()
-    third.connection.feed(method_frame(1, m.ExchangeDelete(0, "once", False, False)))
+    third.connection.feed(method_frame(1, m.ExchangeDelete(0, "once", if_unused=False, no_wait=False)))
     wide.harness.settle()
     assert wide.counts() <= {1, 2} and not wide.harness.broker.work
     assert wide.answers() == [m.BasicAck(1, False)]

@@ -173,7 +173,7 @@ def test_a_share_of_any_size_gives_the_same_answers(seed: int) -> None:
 
 def content_apart(body: bytes) -> bytes:
     """Return a publish with another channel's frame between its frames."""
-    publish = method_frame(1, m.BasicPublish(0, "", "a", False, False))
+    publish = method_frame(1, m.BasicPublish(0, "", "a", mandatory=False, immediate=False))
     contents = content_frames(1, body)
     header = contents[: -len(body) - 8]
     heartbeat = b"\x08\0\0\0\0\0\0\xce"

@@ -303,8 +303,8 @@ def test_everything_that_has_or_loses_a_link_is_told(place: Place) -> None:
         lambda: place.queue("fq"),
         lambda: place.parameter("federation-upstream", "up", {"uri": "amqp://somewhere"}),
         lambda: place.administer(ParameterDelete("/", "federation-upstream", "up")),
-        lambda: place.client.call(1, m.QueueDelete(0, "fq", False, False, False)),
-        lambda: place.client.call(1, m.ExchangeDelete(0, "fe", False, False)),
+        lambda: place.client.call(1, m.QueueDelete(0, "fq", if_unused=False, if_empty=False, no_wait=False)),
+        lambda: place.client.call(1, m.ExchangeDelete(0, "fe", if_unused=False, no_wait=False)),
         lambda: place.administer(PolicyDelete("/", "p")),
     ]
     for number, step in enumerate(steps):
@@ -325,8 +325,8 @@ def test_what_has_no_federation_policy_comes_and_goes_unheard(place: Place) -> N
     for name in ("g", "other"):
         place.exchange(name)
         place.queue(name)
-        place.client.call(1, m.QueueDelete(0, name, False, False, False))
-        place.client.call(1, m.ExchangeDelete(0, name, False, False))
+        place.client.call(1, m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=False))
+        place.client.call(1, m.ExchangeDelete(0, name, if_unused=False, no_wait=False))
     assert not place.told.take()
 
 
@@ -353,7 +353,7 @@ def test_bindings_of_an_exchange_that_is_gone_are_not_those_of_another_of_its_na
     place.queue("q")
     for number in range(count):
         place.client.call(1, m.QueueBind(0, "q", "e", str(number), False, EMPTY_TABLE))
-    place.client.call(1, m.ExchangeDelete(0, "e", False, False))
+    place.client.call(1, m.ExchangeDelete(0, "e", if_unused=False, no_wait=False))
     place.exchange("e")
     place.told.take()
     place.client.call(1, m.QueueBind(0, "q", "e", "k", False, EMPTY_TABLE))
@@ -366,7 +366,7 @@ def test_a_queue_that_goes_tells_of_the_bindings_it_had(place: Place) -> None:
     place.queue("q")
     place.client.call(1, m.QueueBind(0, "q", "e", "k", False, EMPTY_TABLE))
     place.told.take()
-    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    place.client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert ("binding", "/", "e", "k", "-1") in place.told.take()
     assert not list(place.host.bindings("/", "e"))
 

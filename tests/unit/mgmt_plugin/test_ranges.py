@@ -175,7 +175,7 @@ def test_a_stream_that_is_deleted_while_it_is_read_is_not_found(sealed: bool) ->
             s.hold()
             nursery.start_soon(read)
             await until_waiting()
-            s.publisher.send(1, m.QueueDelete(0, "s", False, False, False))
+            s.publisher.send(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=False))
 
     trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
     assert [error.status for error in refused] == [404]

@@ -221,7 +221,7 @@ def test_a_queue_that_is_emptied_while_it_is_read_tells_nothing_more(ends: str) 
     if ends == "purge":
         long.client.send(1, m.QueuePurge(0, "q", False))
     else:
-        long.client.send(1, m.QueueDelete(0, "q", False, False, False))
+        long.client.send(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert not told
     long.harness.store.hold = False
     long.harness.settle()
@@ -280,7 +280,7 @@ def test_what_came_back_to_a_low_priority_is_behind_what_waits_with_a_high_one()
     assert received is not None
     of_priority(client, 2, b"high")
     of_priority(client, 0, b"later")
-    client.send(1, m.BasicNack(received.method.delivery_tag, False, True))
+    client.send(1, m.BasicNack(received.method.delivery_tag, multiple=False, requeue=True))
     assert bodies_of(harness) == [(b"high", False), (b"low", True), (b"later", False)]
     got = [client.get("q", no_ack=True) for _ in range(3)]
     assert [body_of(each) for each in got if each is not None] == [b"high", b"low", b"later"]
@@ -305,7 +305,7 @@ def test_what_was_set_aside_for_its_key_does_not_say_that_it_was_delivered() -> 
     assert bodies_of(harness) == [(b"aside", False)]
     client.send(1, m.BasicCancel("one", False))
     client.take()
-    client.send(1, m.BasicNack(out.method.delivery_tag, False, True))
+    client.send(1, m.BasicNack(out.method.delivery_tag, multiple=False, requeue=True))
     (back,) = other.deliveries()
     assert body_of(back) == b"out" and back.method.redelivered
     assert bodies_of(harness) == [(b"aside", False)]
@@ -319,7 +319,7 @@ def test_many_that_came_back_are_taken_out_of_turn_without_looking_at_each_other
     client.feed(b"".join(publish_frames("", "q", b"%d" % number) for number in range(count)))
     client.send(1, *[m.BasicGet(0, "q", False)] * count)
     client.take()
-    client.send(1, m.BasicNack(0, True, True))
+    client.send(1, m.BasicNack(0, multiple=True, requeue=True))
     queue = harness.queue("q")
     cursor = Cursor(1)
     while not cursor.ended:

@@ -58,7 +58,7 @@ def test_what_a_client_publishes_there_is_refused_and_counted(properties: dict[s
     _, client, claims = claiming()
     assert client.call(1, m.ConfirmSelect(False)) == m.ConfirmSelectOk()
     client.publish("", NAME, b"m", **properties)
-    assert [each.method for each in client.take()] == [m.BasicNack(1, False, False)]
+    assert [each.method for each in client.take()] == [m.BasicNack(1, multiple=False, requeue=False)]
     assert (claims.message_count, claims.refused) == (1, 1)
 
 
@@ -69,7 +69,7 @@ def test_what_came_back_to_the_queue_is_claimed_as_far_as_there_is_room() -> Non
         client.publish("", "q", b"number %d" % number, delivery_mode=2)
     client.consume("q", "t")
     client.take()
-    client.send(1, m.BasicCancel("t", True), m.BasicNack(0, True, True))
+    client.send(1, m.BasicCancel("t", True), m.BasicNack(0, multiple=True, requeue=True))
     assert queue.ready_count == 5
     assert claims.claim(queue, 2, 1 << 20, True, []).count == 2
     assert claims.claim(queue, 10, 1, True, []).count == 1, "one, however large"

@@ -170,7 +170,7 @@ def test_a_deleted_queue_takes_its_damage_along() -> None:
     d.restart()
     d.take_all()
     assert d.places() == [("index page", 16, 32, 16)]
-    d.harness.channel().call(1, m.QueueDelete(0, "q", False, False, False))
+    d.harness.channel().call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     d.harness.write()
     assert d.places() == [] and not has_damage(d.harness.broker.log)
     d.checkpoint()

@@ -108,7 +108,12 @@ def test_a_message_of_a_higher_level_is_taken_while_lower_ones_are_read_from_dis
 
 @pytest.mark.parametrize(
     "answer",
-    [m.BasicAck(1, False), m.BasicReject(1, False), m.BasicReject(1, True), m.BasicNack(1, False, True)],
+    [
+        m.BasicAck(1, False),
+        m.BasicReject(1, False),
+        m.BasicReject(1, True),
+        m.BasicNack(1, multiple=False, requeue=True),
+    ],
     ids=["ack", "reject", "requeue", "nack"],
 )
 @pytest.mark.parametrize("gets", [True, False])

@@ -206,7 +206,7 @@ def test_what_is_set_aside_counts_as_resident(client: Client) -> None:
     assert log.resident_bytes > 3000
     client.send(1, m.BasicAck(1, False))
     assert 2000 < log.resident_bytes < 3000
-    client.send(1, m.QueueDelete(0, "q", False, False, False))
+    client.send(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert log.resident_bytes == 0
 
 

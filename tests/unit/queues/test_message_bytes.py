@@ -44,7 +44,7 @@ def test_unacked_bytes_go_with_each_way_back(arguments: dict[str, object]) -> No
     assert unacked(queue) == (3, 4320)
     client.send(1, m.BasicReject(2, False))
     assert unacked(queue) == (2, 4300)
-    client.send(1, m.BasicNack(3, False, True))
+    client.send(1, m.BasicNack(3, multiple=False, requeue=True))
     assert unacked(queue) == (1, 4000) and queue.ready_bytes == 300
     client.call(1, m.ChannelClose(200, "", 0, 0))
     assert unacked(queue) == (0, 0) and queue.message_bytes == 4300
@@ -117,7 +117,7 @@ def test_what_is_paged_out_and_what_is_in_memory_add_up(mode: int, sharing: dict
     assert ready.paged_out_bytes() > 0
     for _ in range(20):
         assert client.get("q") is not None
-    client.send(1, m.BasicNack(10, True, True))
+    client.send(1, m.BasicNack(10, multiple=True, requeue=True))
     in_memory = sum(int(message.body_bytes) for message in ready.in_memory())
     assert ready.paged_out_count() > 0
     assert ready.paged_out_bytes() == queue.ready_bytes - in_memory > 0

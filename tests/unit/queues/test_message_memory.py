@@ -88,7 +88,7 @@ def test_a_body_in_small_frames_takes_what_they_take() -> None:
     client.declare("q")
     size = 20_000
     client.feed(
-        method_frame(1, m.BasicPublish(0, "", "q", False, False))
+        method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False))
         + frame(m.FRAME_HEADER, 1, b"\0\x3c\0\0" + size.to_bytes(8, "big") + b"\0\0")
         + frame(m.FRAME_BODY, 1, b"x") * size
     )
@@ -201,7 +201,7 @@ def test_a_message_that_was_replaced_in_its_queue_leaves_nothing_behind() -> Non
     for _ in range(2):
         for _ in range(20):
             assert client.get("q") is not None
-        client.send(1, m.BasicNack(0, True, True))
+        client.send(1, m.BasicNack(0, multiple=True, requeue=True))
         harness.settle()
     harness.check()
     harness.queue("q").purge()
@@ -245,7 +245,7 @@ def test_what_is_read_of_a_stream_counts_as_it_was_read_and_as_it_is_delivered()
     client.call(1, m.BasicCancel(delivered.method.consumer_tag, False))
     harness.settle()
     assert log.resident_bytes <= before
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     harness.settle()
     assert log.resident_bytes == 0
 
@@ -263,7 +263,7 @@ def test_sealing_and_reading_a_stream_with_large_headers_gives_all_memory_back()
     assert len(reader.deliveries()) == 50
     sealing.stream.check_invariants()
     publisher.take()
-    publisher.call(1, m.QueueDelete(0, "s", False, False, False))
+    publisher.call(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=False))
     sealing.harness.settle()
     assert sealing.log.resident_bytes == 0
 

@@ -105,7 +105,7 @@ def test_a_return_is_one_more_decision_of_each_however_long_the_queue_is() -> No
     assert bodies(client) == [b"yes"]
     assert (selection.decisions, other.decisions) == (501, 1000)
     for again in range(1, 50):
-        client.send(1, m.BasicNack(again, False, True))
+        client.send(1, m.BasicNack(again, multiple=False, requeue=True))
         assert len(bodies(client)) == 1
     assert selection.decisions == 501 + 49
     assert other.decisions <= 1000 + 49
@@ -134,7 +134,7 @@ def test_who_comes_later_looks_at_what_came_back_too() -> None:
     first = harness.channel()
     for _ in range(3):
         first.get("q")
-    first.send(1, m.BasicNack(3, True, True))
+    first.send(1, m.BasicNack(3, multiple=True, requeue=True))
     client, selection = selecting(harness, b"yes")
     assert bodies(client) == [b"yes", b"yes 2"] and selection.decisions == 3
 
@@ -170,7 +170,7 @@ def test_places_that_are_out_of_date_do_not_pile_up() -> None:
     holder = harness.channel()
     for tag in range(1, 1000):
         assert holder.get("q") is not None
-        holder.send(1, m.BasicNack(tag, False, True))
+        holder.send(1, m.BasicNack(tag, multiple=False, requeue=True))
     assert len(search_of(queue)._again) <= 2 + STALE_MIN + 2
     harness.check()
 
@@ -292,7 +292,7 @@ def test_what_is_read_for_who_goes_meanwhile_is_let_go(ends: str) -> None:
     if ends == "cancelled":
         client.send(1, m.BasicCancel("c", True))
     else:
-        other.call(1, m.QueueDelete(0, "q", False, False, False))
+        other.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     harness.settle()
     assert isinstance(selective, Selective) and selective.selective_count() == 0 and consumer.search is None
     assert selection.decisions < WINDOW_MESSAGES

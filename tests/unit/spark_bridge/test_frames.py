@@ -97,7 +97,7 @@ def test_frames_can_be_smaller_and_messages_mandatory() -> None:
     data = whole(messages)
     assert max(8 + len(payload) for _, _, payload in split_frames(data)) == 4096
     ((publish, _, body),) = decoded(data)
-    assert publish == m.BasicPublish(0, "e", "k", True, False)
+    assert publish == m.BasicPublish(0, "e", "k", mandatory=True, immediate=False)
     assert len(body) == 10_000
 
 

@@ -177,7 +177,7 @@ def test_a_queue_that_was_deleted_is_declared_again_by_the_next_send(harness: Ha
     amqp.open(1)
     writer.send("SEND", b"1", destination="/queue/q")
     writer.send("SEND", b"2", destination="/queue/q")
-    amqp.call(1, m.QueueDelete(0, "q", False, False, False))
+    amqp.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     writer.send("SEND", b"3", destination="/queue/q")
     assert int(harness.vhost.queues["q"].ready_count) == 1
 
@@ -488,7 +488,7 @@ def test_a_subscription_whose_queue_is_deleted_is_told(harness: Harness) -> None
     client, amqp = stomp_client(harness), harness.client()
     amqp.open(1)
     client.send("SUBSCRIBE", destination="/queue/q", id="0")
-    amqp.call(1, m.QueueDelete(0, "q", False, False, False))
+    amqp.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     (reply,) = client.take()
     assert reply.command == "ERROR" and b"subscription '0'" in reply.body and client.ended
 

@@ -310,7 +310,7 @@ def test_all_memory_is_given_back(how: str) -> None:
         elif how == "hang up":
             client.hang_up()
     if how == "delete":
-        long.client.call(1, m.QueueDelete(0, "s", False, False, False))
+        long.client.call(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=False))
         assert long.log.resident_bytes == 0
         assert not long.harness.indexes
     else:
@@ -344,7 +344,7 @@ def test_a_deleted_stream_has_no_timer() -> None:
     assert long.harness.broker.timers.next_ms() == NEVER
     long.put_policy(max_age="1h")
     assert long.harness.broker.timers.next_ms() < NEVER
-    long.client.call(1, m.QueueDelete(0, "s", False, False, False))
+    long.client.call(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=False))
     assert long.harness.broker.timers.next_ms() == NEVER
 
 
@@ -562,7 +562,7 @@ def test_a_search_of_somebody_who_is_gone_ends(how: str) -> None:
     long.harness.store.hold = True
     client.consume("s", "c", arguments={OFFSET: Timestamp(START_MS // 1000)})
     if how == "delete":
-        long.client.send(1, m.QueueDelete(0, "s", False, False, False))
+        long.client.send(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=False))
         client.expect(m.BasicCancel)
     else:
         client.call(1, m.BasicCancel("c", False))

@@ -206,7 +206,7 @@ def test_of_a_stream_that_is_deleted_while_it_is_compacted_nothing_is_left() -> 
     while not store.hold:
         keys.publish("user", b"x" * 50)
     store.run = run  # type: ignore[method-assign]
-    keys.client.feed(method_frame(1, m.QueueDelete(0, "s", False, False, True)))
+    keys.client.feed(method_frame(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=True)))
     assert "s" not in keys.harness.vhost.queues
     store.hold = False
     keys.harness.settle()

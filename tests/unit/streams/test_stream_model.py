@@ -256,7 +256,7 @@ class Run:
         client.consume("s", "c", arguments={OFFSET: "first"})
         self.readers.append(Reader(client, 60_000, self.stream.first_offset()))
         self.check()
-        self.publisher.call(1, m.QueueDelete(0, "s", False, False, False))
+        self.publisher.call(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=False))
         client.expect(m.BasicCancel)
         assert self.log.resident_bytes == 0
         self.harness.write()

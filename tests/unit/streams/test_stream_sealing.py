@@ -552,7 +552,7 @@ def test_a_stream_that_is_deleted_while_it_is_read_back_and_read_leaves_nothing(
     s.harness.store.hold = True
     s.publisher.feed(b"".join(publish_frames("", "s", b"x") for _ in range(60)))
     other = s.consumer(40)
-    s.publisher.send(1, m.QueueDelete(0, "s", False, False, False))
+    s.publisher.send(1, m.QueueDelete(0, "s", if_unused=False, if_empty=False, no_wait=False))
     s.harness.store.hold = False
     s.harness.settle()
     assert (s.files(), s.log.resident_bytes) == ([], 0)

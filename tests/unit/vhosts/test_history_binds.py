@@ -129,7 +129,7 @@ def test_one_bind_brings_what_two_have_asked_for(harness: Harness, publisher: Cl
 
 def test_the_bind_goes_with_the_exchange(harness: Harness, publisher: Client, consumer: Client) -> None:
     begin(harness, consumer)
-    publisher.connection.feed(method_frame(1, m.ExchangeDelete(0, "h", False, False)))
+    publisher.connection.feed(method_frame(1, m.ExchangeDelete(0, "h", if_unused=False, no_wait=False)))
     harness.settle()
     publisher.expect(m.ExchangeDeleteOk)
     consumer.expect(m.QueueBindOk)
@@ -141,7 +141,7 @@ def test_the_bind_goes_with_the_exchange(harness: Harness, publisher: Client, co
 
 def test_the_bind_goes_with_the_queue(harness: Harness, publisher: Client, consumer: Client) -> None:
     begin(harness, consumer)
-    publisher.connection.feed(method_frame(1, m.QueueDelete(0, "q", False, False, False)))
+    publisher.connection.feed(method_frame(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False)))
     publisher.connection.feed(method_frame(1, m.QueueDeclare(0, "q", False, False, False, False, False, EMPTY)))
     harness.settle()
     consumer.expect(m.QueueBindOk)
@@ -166,7 +166,7 @@ def test_the_exchange_is_in_use_meanwhile(harness: Harness, publisher: Client, c
     consumer.connection.feed(BIND)
     publisher.connection.feed(method_frame(1, m.QueueUnbind(0, "p", "h", "", EMPTY)))
     assert "h" in harness.vhost.exchanges, "its last binding has gone, but another one comes"
-    publisher.connection.feed(method_frame(1, m.ExchangeDelete(0, "h", True, False)))
+    publisher.connection.feed(method_frame(1, m.ExchangeDelete(0, "h", if_unused=True, no_wait=False)))
     harness.settle()
     unbound, refused = publisher.take()
     assert isinstance(unbound.method, m.QueueUnbindOk)
@@ -213,7 +213,7 @@ def test_what_a_deleted_exchange_remembers_goes_in_several_turns(harness: Harnes
     exchange = history(harness)
     harness.broker.work.turn_steps = 100
     harness.broker.end_turn()
-    publisher.connection.feed(method_frame(1, m.ExchangeDelete(0, "h", False, False)))
+    publisher.connection.feed(method_frame(1, m.ExchangeDelete(0, "h", if_unused=False, no_wait=False)))
     assert 0 < exchange.count < MANY
     harness.settle()
     assert exchange.count == 0
@@ -226,7 +226,7 @@ def test_the_exchanges_of_a_vhost_share_what_they_may_remember(harness: Harness,
     publisher.send(1, exchange_declare("other", "x-recent-history", auto_delete=False))
     publisher.feed(publish_frames("other", "", b"one"))
     assert harness.vhost.remembered_bytes.total > held
-    publisher.send(1, m.ExchangeDelete(0, "other", False, False))
+    publisher.send(1, m.ExchangeDelete(0, "other", if_unused=False, no_wait=False))
     harness.settle()
     assert harness.vhost.remembered_bytes.total == held
 

@@ -194,7 +194,7 @@ def test_a_queue_and_its_deletion_are_each_in_one_frame_with_what_is_stored() ->
     harness.broker.log.force()
     harness.settle()
     commits = harness.store.commits
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     assert harness.store.commits == commits + 1
     put, delete = harness.take_changes()
     assert isinstance(put, QueuePut)

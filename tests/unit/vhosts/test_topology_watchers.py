@@ -73,8 +73,8 @@ def test_all_watchers_are_told_of_all_vhosts_in_their_order() -> None:
     broker.administer(PolicyDelete("v", "p"))
     client.call(1, m.BasicCancel("c", False))
     client.call(1, m.QueueUnbind(0, "q", "x", "k", EMPTY_TABLE))
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
-    client.call(1, m.ExchangeDelete(0, "x", False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
+    client.call(1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False))
     broker.administer(VhostDelete("v"))
     broker.administer(VhostDelete("v"))
     assert lines[::2] == [
@@ -103,6 +103,6 @@ def test_watchers_hear_of_consumers_that_lose_their_queue_or_their_right() -> No
         client.declare(name)
         reader.consume(name, name)
     harness.broker.watchers.add(Recorder("1", lines))
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     harness.permit("u", read="nothing")
     assert [line for line in lines if "consumer" in line] == ["1: no consumer q", "1: no consumer r"]

@@ -144,7 +144,9 @@ def test_a_queue_of_before_the_default_can_be_declared_as_it_was() -> None:
 
 def test_a_restore_is_neither_journalled_nor_told() -> None:
     alone = Alone()
-    alone.vhost.restore(ExchangePut("v", "x", "direct", False, False, EMPTY_TABLE, declared_by="someone"))
+    alone.vhost.restore(
+        ExchangePut("v", "x", "direct", auto_delete=False, internal=False, arguments=EMPTY_TABLE, declared_by="someone")
+    )
     alone.vhost.restore(QueuePut("v", "q", False, EMPTY_TABLE, 41))
     alone.vhost.restore(BindingPut("v", "x", "q", "queue", "k", EMPTY_TABLE))
     assert (alone.journal.last_ticket, alone.heard.told) == (0, [])

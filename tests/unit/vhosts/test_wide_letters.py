@@ -48,7 +48,7 @@ class Dying:
         """Get `count` messages, and reject them in one read, without a turn after it."""
         for _ in range(count):
             self.client.get("q")
-        self.client.connection.feed(method_frame(1, m.BasicNack(0, True, False)))
+        self.client.connection.feed(method_frame(1, m.BasicNack(0, multiple=True, requeue=False)))
 
     def letters(self) -> list[int]:
         """Return how many letters each queue has."""
@@ -109,7 +109,9 @@ def test_queues_that_go_meanwhile_get_nothing(durable: bool) -> None:
     dying.reject()
     last = dying.harness.queue(f"d{MANY - 1}")
     for name in (last.name, "q"):
-        dying.client.connection.feed(method_frame(1, m.QueueDelete(0, name, False, False, False)))
+        dying.client.connection.feed(
+            method_frame(1, m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=False))
+        )
     dying.harness.settle()
     dying.count -= 1
     assert last.message_count == 0 and set(dying.letters()) == {1} and dying.waiting() == 0
@@ -142,7 +144,7 @@ def test_what_one_of_very_many_refuses_at_least_once_is_sent_again_to_that_one_o
     dying.client.feed(publish_frames("", "sure", b"one", properties={"delivery_mode": 2}))
     dying.harness.settle()
     dying.client.get("sure")
-    dying.client.connection.feed(method_frame(1, m.BasicNack(0, True, False)))
+    dying.client.connection.feed(method_frame(1, m.BasicNack(0, multiple=True, requeue=False)))
     dying.harness.settle()
     assert set(dying.letters()) == {1}
     assert dying.harness.queue("sure").held(UNDELIVERED) is not None

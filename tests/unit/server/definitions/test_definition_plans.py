@@ -653,7 +653,7 @@ def test_what_is_imported_is_journalled_as_if_it_had_been_declared() -> None:
     }
     apply(broker, of_vhost(broker, document))
     assert journalled(broker) == [
-        ExchangePut("/", "x", "topic", False, False, EMPTY_TABLE, "root"),
+        ExchangePut("/", "x", "topic", auto_delete=False, internal=False, arguments=EMPTY_TABLE, declared_by="root"),
         QueuePut("/", "q", False, EMPTY_TABLE, 1),
         BindingPut("/", "x", "q", "queue", "k", EMPTY_TABLE),
     ]

@@ -307,7 +307,10 @@ def test_what_time_does_not_allow_to_send_is_sent_in_the_next_turns(place: Place
     for consumer in consumers:
         consumer.taken()
     place.step_s = 1.0
-    publisher.say(method_frame(1, m.BasicPublish(0, "amq.fanout", "", False, False)) + content_frames(1, b"body"))
+    publisher.say(
+        method_frame(1, m.BasicPublish(0, "amq.fanout", "", mandatory=False, immediate=False))
+        + content_frames(1, b"body")
+    )
     served = [0]
 
     def some_more() -> bool:
