@@ -58,6 +58,13 @@ def image() -> tuple[list[str], dict[str, str]]:
     return [sys.executable, "-P", "-m", *words], environment
 
 
+def maybe_hidden() -> Path | None:
+    """Return the directory with the interpreter that only root reaches, such as /root/.pyenv, without what is above."""
+    ways = [*reversed(Path(sys.executable).resolve().parents)]
+    closed = next((way for way in ways if not way.stat().st_mode & 0o001), None)
+    return None if closed is None else ways[ways.index(closed) + 1]
+
+
 class Probe:
     """A probe, and what it has found in a row."""
 
@@ -179,6 +186,11 @@ class Pod:
         # A volume lies beside all others that are there: on this machine they may be in the same directory.
         lines += [f"mount --bind {source} {self._stage(number)}" for number, (source, _) in enumerate(mounts)]
         lines += [f"mount --bind {self._network.hosts} /etc/hosts"]
+        hidden = maybe_hidden()
+        if hidden is not None:
+            place = self._stage(len(mounts))
+            lines += [f"mount --bind {hidden} {place}", f"mount -t tmpfs -o mode=755 tmpfs {hidden.parent}"]
+            lines += [f"mkdir {hidden}", f"mount --move {place} {hidden}"]
         lines += [f"mount -t tmpfs tmpfs {place}" for place in below]
         # What is staged may be below /tmp.
         for number, (_, target) in sorted(enumerate(mounts), key=lambda each: each[1][1] == "/tmp"):
