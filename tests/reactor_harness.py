@@ -14,6 +14,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.methods import PROTOCOL_HEADER
 from warren.server.network.admission import Admission
+from warren.server.network.dead_peers import NEVER, Keepalive
 from warren.server.network.reactor import RECEIVE_MIN_BYTES, Reactor
 
 LOGIN = PROTOCOL_HEADER + b"".join(
@@ -153,7 +154,7 @@ class Queueing:
 class Place:
     """A reactor whose turns are run one by one."""
 
-    def __init__(self, accepts_per_s: int = 10000) -> None:
+    def __init__(self, accepts_per_s: int = 10000, keepalive: Keepalive = NEVER) -> None:
         self.harness = Harness()
         self.broker = self.harness.broker
         self.crashes: list[BaseException] = []
@@ -170,6 +171,7 @@ class Place:
             lambda: None,
             5.0,
             self.clock,
+            keepalive=keepalive,
         )
 
     def clock(self) -> float:

@@ -12,6 +12,7 @@ import pika
 import pytest
 from broker_process import WarrenProcess, wait_until
 from free_ports import free_port
+from mqtt_harness import connect_packet
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
@@ -29,11 +30,12 @@ def process(tmp_path: Path) -> Iterator[WarrenProcess]:
         yield started
 
 
-def crowd(port: int, count: int, stack: contextlib.ExitStack) -> None:
-    """Open sockets and say nothing."""
+def crowd(port: int, count: int, stack: contextlib.ExitStack, greeting: bytes = b"") -> None:
+    """Open sockets, say `greeting` and nothing more."""
     for _ in range(count):
         with contextlib.suppress(OSError):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            sock.send(greeting)
 
 
 def works(channel: BlockingChannel, name: str) -> None:
@@ -60,7 +62,7 @@ def test_a_crowd_without_a_login_takes_nothing_that_others_need(process: WarrenP
     with contextlib.ExitStack() as stack:
         crowd(process.http_port, 2 * LIMIT, stack)
         crowd(process.amqp_port, 2 * LIMIT, stack)
-        wait_until(lambda: "connection.refused" in process.log(), "refused connections")
+        wait_until(lambda: "connection.dropped" in process.log(), "silent connections that make room")
         works(channel, "one")
         assert process.is_running()
     wait_until(lambda: can_connect(process), "room for a new client")
@@ -117,3 +119,24 @@ def test_a_thousand_silent_connections_to_the_ports_of_http_refuse_no_client(tmp
         assert process.health() == 200
         assert "connection.refused" not in process.log()
         assert len(os.listdir(f"/proc/{process.pid}/fd")) < 250
+
+
+@pytest.mark.parametrize("greeting", [b"", b"AMQP\0\0\x09\x01"])
+def test_a_thousand_silent_connections_to_a_port_of_clients_refuse_no_client(tmp_path: Path, greeting: bytes) -> None:
+    """Neither at that port nor at another one: they make room before their handshake times out."""
+    wrapper = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh")
+    settings = {"limits.handshake_timeout_s": 3600}
+    process = WarrenProcess(tmp_path, {"mqtt": "127.0.0.1:0"}, settings, wrapper)
+    process.start()
+    with contextlib.ExitStack() as stack:
+        for port in (process.amqp_port, process.mqtt_port):
+            crowd(port, 1000, stack, greeting)
+        wait_until(lambda: can_connect(process), "room for a client")
+        client = connect(process)
+        works(client.channel(), "one")
+        with socket.create_connection(("127.0.0.1", process.mqtt_port)) as sock:
+            sock.settimeout(10)
+            sock.send(connect_packet(4, "client"))
+            assert sock.recv(4)[:2] == b"\x20\x02"
+        client.close()
+    process.stop()

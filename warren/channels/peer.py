@@ -450,13 +450,13 @@ class Peer:
             self._look_for_overdue(now_s)
         if heartbeats.is_stuck(timeout_s) and not self.is_internal:
             # Heartbeats show that it lives; but it would hold its waiting bytes and unacknowledged messages for ever.
-            self._give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
+            self.give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
         elif heartbeats.is_gone(silence_timeout_s):
-            self._give_up(f"missed heartbeats from client, timeout: {self.heartbeat_s}s")
+            self.give_up(f"missed heartbeats from client, timeout: {self.heartbeat_s}s")
         elif heartbeats.is_due(self.sent_heartbeat_s):
             self.write_heartbeat()
 
-    def _give_up(self, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
         """End as if the socket were gone."""
         self.broker.note("warning", "connection.lost", {"peer": self.peer, "reason": reason})
         self.is_unreachable = True

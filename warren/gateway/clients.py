@@ -18,7 +18,8 @@
    ``answers.py`` holds, and the buffers of two sockets in the kernel.
 2. The end of a client is passed on as an end; its loss as a loss.
 3. Clients that are not connected to the leader are counted by `Admission`, as those of a broker that have not logged
-   in. Each client takes two descriptors, and none is taken that is for files.
+   in. Those that keep silent while TLS is being agreed on make room for others. Each client takes two descriptors, and
+   none is taken that is for files.
 4. One task does it all, on a selector of its own: a read, a send, no task and no timer for each client.
 """
 
@@ -41,6 +42,7 @@ from warren.server.client_of_node import ClientOfNode
 from warren.server.logs import get_logger
 from warren.server.management import Passage
 from warren.server.network.admission import Admission, address_block
+from warren.server.network.dead_peers import NEVER, DeadPeers, Keepalive
 from warren.server.network.handshakes import Handshakes
 from warren.server.network.reactor import Listener, endpoint_text
 from warren.server.network.readiness import ENDED, ERROR, GONE, READABLE, WRITE, open_selector
@@ -86,7 +88,8 @@ class Client:
 class Clients:
     """All clients of this node. `begin` starts connecting one to the leader: `connected` or `turned_away` follows.
 
-    `certificate_user` maps a verified certificate to a user name. `clock` is monotonic, in seconds.
+    `certificate_user` maps a verified certificate to a user name. `clock` is monotonic, in seconds. `keepalive`: of the
+    sockets of clients.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Clients:
         certificate_user: Callable[[dict[str, object]], str | None],
         begin: Callable[[Client], None],
         clock: Callable[[], float] = time.monotonic,
+        keepalive: Keepalive = NEVER,
     ) -> None:
         self.passed_bytes = 0  # in both directions
         self._admission = admission
@@ -105,6 +109,8 @@ class Clients:
         self._certificate_user = certificate_user
         self._begin = begin
         self._clock = clock
+        self._keepalive = keepalive
+        self._dead_peers = DeadPeers(keepalive)
         self._selector = open_selector()
         self._listeners: dict[int, Listener] = {}
         self._resting: dict[int, float] = {}  # listeners that do not accept until then
@@ -154,6 +160,11 @@ class Clients:
                 self._selector.register(fd, READABLE)
         for fd in self._handshakes.overdue(now_s):
             self._close(self._clients[fd])
+        for fd in self._dead_peers.due(self._clients, now_s):
+            found = self._clients.get(fd)
+            if found is not None and fd == found.end.fd and self._keepalive.is_over(found.end.sock):
+                log.warning("connection.lost", peer=found.facts.peer, reason="its machine does not answer")
+                self._close(found)
         for client in self._all():
             if client.deadline_s and now_s >= client.deadline_s:
                 self._close(client)
@@ -178,7 +189,7 @@ class Clients:
         client.leader = NodeTlsEnd(sock) if isinstance(sock, ssl.SSLSocket) else End(sock)
         client.leader_node = passage.leader
         client.state = PASSED
-        self._admission.leave(client.address)
+        self._admission.leave(client.end.fd)
         self._add(client, client.leader, READABLE)
         self._watch(client.end, READABLE)
         # Bytes that came directly after the TLS handshake have been read already, so the selector does not report them.
@@ -233,6 +244,7 @@ class Clients:
     def _heard(self, client: Client, end: End, mask: int) -> None:
         if client.state == SHAKING:
             self._handshakes.make_due(end.fd)
+            self._admission.heard(end.fd, self._clock(), has_to_wait=True)
             self._watch(end, 0)
         elif client.state == WAITING:
             self._close(client)  # only its end is watched
@@ -340,7 +352,7 @@ class Clients:
         waited = client.state == WAITING
         word = farewell(reason) if waited else client.answers.last_word(reason)
         if waited:
-            self._admission.leave(client.address)
+            self._admission.leave(client.end.fd)
         client.state = LEAVING
         self._drop_leader(client)
         client.deadline_s = self._clock() + UNSENT_S
@@ -380,7 +392,7 @@ class Clients:
 
     def _close(self, client: Client) -> None:
         if client.state in (SHAKING, WAITING):
-            self._admission.leave(client.address)
+            self._admission.leave(client.end.fd)
             client.waits.cancel()
         client.state = LEAVING
         self._forget(client)
@@ -424,13 +436,18 @@ class Clients:
                 log.error("accept.failed", error=str(error))
                 self._rest(listener)
                 return
-            address = str(peer[0])
-            if not self._admission.enter(address, sock.fileno()):
+            address, now_s = str(peer[0]), self._clock()
+            loser = self._admission.maybe_loser(address, sock.fileno(), now_s)
+            if loser is not None:
+                log.warning("a client that keeps silent makes room", peer=self._clients[loser].facts.peer)
+                self._close(self._clients[loser])
+            if not self._admission.enter(address, sock.fileno(), now_s):
                 log.warning("a client was turned away", peer=address, reason=self._admission.refusal)
                 sock.close()
                 continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._keepalive.start(sock)
             self._welcome(listener, sock, address)
 
     def _welcome(self, listener: Listener, sock: socket.socket, address: str) -> None:
@@ -442,12 +459,17 @@ class Clients:
         else:
             client = Client(ClientTlsEnd(sock, TlsSession(listener.tls())), address, facts)
         if listener.tls is None:
+            self._await_leader(client)
             self._add(client, client.end, ENDED)
             self._begin(client)
         else:
             client.state = SHAKING
             self._handshakes.begin(client.end.fd, address_block(address), self._clock())
             self._add(client, client.end, READABLE)
+
+    def _await_leader(self, client: Client) -> None:
+        """Note that a client waits for a connection to the leader: it is not read, so it is not silent."""
+        self._admission.heard(client.end.fd, self._clock(), has_to_wait=True)
 
     def _rest(self, listener: Listener) -> None:
         fd = listener.sock.fileno()
@@ -476,11 +498,13 @@ class Clients:
         end = client.end
         assert isinstance(end, ClientTlsEnd)
         if not end.handshake():
+            self._admission.heard(end.fd, self._clock(), has_to_wait=False)
             self._watch(end, READABLE)
             return
         client.facts = self._named(client.facts, end.session)
         self._handshakes.end(end.fd)
         client.state = WAITING
+        self._await_leader(client)
         self._watch(end, ENDED)
         self._begin(client)
 

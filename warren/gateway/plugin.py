@@ -73,6 +73,7 @@ class GatewayPlugin:
                 descriptors.clients_below,
                 user_of,
                 begin,
+                keepalive=limits.keepalive(),
             )
             try:
                 opened = _listen(following, clients)

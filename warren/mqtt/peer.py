@@ -799,10 +799,10 @@ class MqttPeer(Peer):
         if session is not None and self.running:
             session.go_on_sending()
 
-    def _give_up(self, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
         if self.version == V5 and self.running:
             self._write_disconnect(KEEP_ALIVE, reason)
-        super()._give_up(reason)
+        super().give_up(reason)
 
     def _failed(self, error: AmqpError) -> None:
         """Tell the peer its error, if its version has a packet for that, and end."""

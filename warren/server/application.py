@@ -337,6 +337,7 @@ class Application:
             self._messages.completed,
             limits.tls_handshake_timeout_s,
             clock_ms=self._clock.now_ms,
+            keepalive=limits.keepalive(),
         )
         self._writer = CatalogueWriter(catalogue, self._broker.journal, self._settle, in_thread, self._metadata_applied)
         self._broker.journal.on_durable = self._metadata_durable

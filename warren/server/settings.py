@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from warren.server.catalogue.sqlite_url import sqlite_url
 from warren.server.logs import LEVELS, LogFormat
+from warren.server.network.dead_peers import Keepalive
 from warren.server.protocols import LISTENERS
 from warren.server.setting_kinds import (
     CLUSTER_PORT,
@@ -170,6 +171,19 @@ class LimitSettings:
             seconds_kind(0, 10**8), "how long a client may take nothing of what waits to be sent to it; 0 is for ever"
         ),
     )
+    tcp_keepalives_idle_s: int = field(
+        default=60,
+        metadata=about(
+            integer_kind(0, 32767),
+            "how long a client is silent before its system is asked whether it is there; 0: never",
+        ),
+    )
+    tcp_keepalives_interval_s: int = field(
+        default=15, metadata=about(integer_kind(1, 32767), "time between two such questions")
+    )
+    tcp_keepalives_count: int = field(
+        default=4, metadata=about(integer_kind(1, 127), "questions without an answer after which the connection ends")
+    )
     consumers_per_channel_max: int = field(
         default=10_000, metadata=about(integer_kind(1, _MILLION), "most consumers of a channel")
     )
@@ -199,6 +213,10 @@ class LimitSettings:
     bindings_per_exchange_max: int = field(
         default=500_000, metadata=about(integer_kind(1, 10 * _MILLION), "most bindings from an exchange")
     )
+
+    def keepalive(self) -> Keepalive:
+        """Return when a client that does not answer is given up."""
+        return Keepalive(self.tcp_keepalives_idle_s, self.tcp_keepalives_interval_s, self.tcp_keepalives_count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

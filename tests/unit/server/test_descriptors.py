@@ -32,13 +32,13 @@ def test_hardly_any_are_refused(limit: int) -> None:
 
 def test_a_connection_with_a_high_number_is_one_too_many_and_not_counted() -> None:
     admission = Admission(10, 10, 100, 50)
-    assert admission.enter("192.0.2.1", 49)
-    assert not admission.enter("192.0.2.1", 50)
+    assert admission.enter("192.0.2.1", 49, 0.0)
+    assert not admission.enter("192.0.2.1", 50, 0.0)
     assert admission.refusal == "too many descriptors are in use"
     assert admission.unauthenticated == 1
-    for _ in range(9):
-        assert admission.enter("192.0.2.1", 7)
-    assert not admission.enter("192.0.2.1", 7)
+    for descriptor in range(9):
+        assert admission.enter("192.0.2.1", descriptor, 0.0)
+    assert not admission.enter("192.0.2.1", 9, 0.0)
     assert admission.refusal == "too many logins"
 
 

@@ -6,14 +6,23 @@
    in the listen backlog, whatever their address. One more may be accepted as soon as its share of a second has passed.
 3. A connection whose descriptor is `descriptors_below` or higher exceeds the limit: the rest is for files and HTTP
    (`descriptors`).
+4. Peers that keep silent make room: a newcomer beyond a limit takes the place of another one, of the block that has
+   most such peers. Those go first that have sent nothing for `GRACE_S`, the oldest first. Others go if they have sent
+   nothing more for `PATIENCE_S`: clients that log in, many at the same time, do not push out each other. A peer whose
+   login is being checked stays, and so does one that waits for something else than its client. A step of this takes
+   the same time, whatever the number of peers.
 """
 
 from __future__ import annotations
 
 from ipaddress import ip_network
+from typing import Final
 
 from warren.server.descriptors import UNLIMITED
 from warren.server.network.peer_address import maybe_address
+
+GRACE_S: Final = 0.05  # the first bytes of a client come with its connection, and are read in the next turns
+PATIENCE_S: Final = 1.0
 
 
 def address_block(address: str) -> str:
@@ -26,8 +35,54 @@ def address_block(address: str) -> str:
     return str(ip_network((int(parsed), 24 if parsed.version == 4 else 64), strict=False))
 
 
+class Crowds:
+    """Connections by address block, in each the oldest first; the largest block is known."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, dict[int, float]] = {}  # by block: descriptor -> since when
+        self._blocks: dict[int, dict[str, None]] = {}  # by size
+        self._largest = 0
+
+    def add(self, block: str, descriptor: int, now_s: float) -> None:
+        """Add a connection, or make it the youngest of its block."""
+        self.remove(block, descriptor)
+        crowd = self._members.setdefault(block, {})
+        crowd[descriptor] = now_s
+        self._resized(block, len(crowd) - 1, len(crowd))
+
+    def remove(self, block: str, descriptor: int) -> None:
+        """Remove a connection. Ignores others."""
+        crowd = self._members.get(block)
+        if crowd is None or crowd.pop(descriptor, None) is None:
+            return
+        if not crowd:
+            del self._members[block]
+        self._resized(block, len(crowd) + 1, len(crowd))
+
+    def _resized(self, block: str, before: int, after: int) -> None:
+        if before:
+            blocks = self._blocks[before]
+            del blocks[block]
+            if not blocks:
+                del self._blocks[before]
+        if after:
+            self._blocks.setdefault(after, {})[block] = None
+        if after > self._largest or self._largest not in self._blocks:
+            self._largest = after  # a size changes by one: without the largest block, this one is as large as any
+
+    def maybe_oldest(self, block: str | None, since_s: float) -> int | None:
+        """Return the oldest one of a block, None: of the largest block; None unless it is from `since_s` or before."""
+        if block is None:
+            if not self._largest:
+                return None
+            block = next(iter(self._blocks[self._largest]))
+        for descriptor, found_s in self._members.get(block, {}).items():
+            return descriptor if found_s <= since_s else None
+        return None
+
+
 class Admission:
-    """Counts unauthenticated connections."""
+    """Counts unauthenticated connections, which are named by their descriptors."""
 
     def __init__(
         self,
@@ -36,15 +91,22 @@ class Admission:
         accepts_per_s: int,
         descriptors_below: int = UNLIMITED.clients_below,
     ) -> None:
-        self.unauthenticated = 0
         self.refusal = ""  # the reason for the last refusal of `enter`
         self._descriptors_below = descriptors_below
         self._unauthenticated_max = unauthenticated_max
         self._per_block_max = per_block_max
         self._accepts_per_s = accepts_per_s
-        self._blocks: dict[str, int] = {}
+        self._counts: dict[str, int] = {}  # by block
+        self._block_of: dict[int, str] = {}  # by descriptor
+        self._silent = Crowds()  # have sent nothing
+        self._spoken = Crowds()  # have sent something; more has to come
         self._accepts_left = float(accepts_per_s)
         self._counted_to_s = 0.0
+
+    @property
+    def unauthenticated(self) -> int:
+        """The number of connections that have not logged in."""
+        return len(self._block_of)
 
     def may_accept(self, now_s: float) -> bool:
         """Tell whether another connection may be accepted at `now_s`, of a monotonic clock."""
@@ -54,26 +116,56 @@ class Admission:
             self._accepts_left = min(self._accepts_left + passed_s * self._accepts_per_s, float(self._accepts_per_s))
         return self._accepts_left >= 1
 
-    def enter(self, address: str, descriptor: int) -> bool:
+    def is_high(self, descriptor: int) -> bool:
+        """Tell whether a descriptor is none of those for clients."""
+        return descriptor >= self._descriptors_below
+
+    def maybe_loser(self, address: str, descriptor: int, now_s: float) -> int | None:
+        """Return the connection that has to be closed before `enter`; None if that is not needed, or impossible."""
+        block = address_block(address)
+        if self.is_high(descriptor) or self.unauthenticated >= self._unauthenticated_max:
+            return self._maybe_oldest(None, now_s)
+        if self._is_crowded(block):
+            return self._maybe_oldest(block, now_s)
+        return None
+
+    def _maybe_oldest(self, block: str | None, now_s: float) -> int | None:
+        loser = self._silent.maybe_oldest(block, now_s - GRACE_S)
+        return self._spoken.maybe_oldest(block, now_s - PATIENCE_S) if loser is None else loser
+
+    def _is_crowded(self, block: str) -> bool:
+        return block != "" and self._counts.get(block, 0) >= self._per_block_max
+
+    def enter(self, address: str, descriptor: int, now_s: float) -> bool:
         """Count a new connection; False if too many are open, or too many have not logged in."""
         self._accepts_left -= 1
-        if descriptor >= self._descriptors_below:
+        if self.is_high(descriptor):
             self.refusal = "too many descriptors are in use"
             return False
         block = address_block(address)
-        count = self._blocks.get(block, 0)
-        if self.unauthenticated >= self._unauthenticated_max or (block and count >= self._per_block_max):
+        if self.unauthenticated >= self._unauthenticated_max or self._is_crowded(block):
             self.refusal = "too many logins"
             return False
-        self.unauthenticated += 1
-        self._blocks[block] = count + 1
+        self._counts[block] = self._counts.get(block, 0) + 1
+        self._block_of[descriptor] = block
+        self._silent.add(block, descriptor, now_s)
         return True
 
-    def leave(self, address: str) -> None:
-        """Remove a connection from the counts, when it logs in or ends before."""
-        block = address_block(address)
-        self.unauthenticated -= 1
-        if self._blocks[block] == 1:
-            del self._blocks[block]
+    def heard(self, descriptor: int, now_s: float, *, has_to_wait: bool) -> None:
+        """Note that a connection has sent something. `has_to_wait`: the next step is ours, so it is not silent."""
+        block = self._block_of[descriptor]
+        self._silent.remove(block, descriptor)
+        if has_to_wait:
+            self._spoken.remove(block, descriptor)
         else:
-            self._blocks[block] -= 1
+            self._spoken.add(block, descriptor, now_s)
+
+    def leave(self, descriptor: int) -> None:
+        """Remove a connection from the counts, when it logs in or ends before."""
+        block = self._block_of.pop(descriptor)
+        self._silent.remove(block, descriptor)
+        self._spoken.remove(block, descriptor)
+        if self._counts[block] == 1:
+            del self._counts[block]
+        else:
+            self._counts[block] -= 1

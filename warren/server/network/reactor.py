@@ -20,6 +20,9 @@ outboxes that became dirty. The engine never waits, so nothing here awaits excep
    deliveries in that very turn.
 7. While `may_serve` is false, clients are not read, and nothing is handed out or sent to them: another node may serve
    by then. Watched descriptors (`watch`) and the message store continue, since they can allow clients again.
+8. A peer that has not logged in and keeps silent loses its place to a newcomer, if there is no other place
+   (`server.network.admission`). A peer whose machine is gone is noticed without heartbeats, and while the connection is
+   not read (`server.network.dead_peers`).
 """
 
 from __future__ import annotations
@@ -37,13 +40,14 @@ from mypy_extensions import i64
 from warren.amqp.outbox import Outbox
 from warren.channels.broker import Broker, PeerMaker
 from warren.channels.connection import Connection
-from warren.channels.connection_states import AWAIT_TUNE_OK, ENDED
+from warren.channels.connection_states import AWAIT_TUNE_OK, CHECKING_LOGIN, ENDED
 from warren.channels.peer import Peer
 from warren.channels.shared import FEED_UNITS_MAX
 from warren.msgstore.files.store import wall_time_ms
 from warren.server.client_of_node import ClientOfNode
 from warren.server.histogram import Histogram
 from warren.server.network.admission import Admission, address_block
+from warren.server.network.dead_peers import NEVER, DeadPeers, Keepalive
 from warren.server.network.handshakes import Handshakes
 from warren.server.network.readiness import READ, READABLE, WRITE, open_selector, open_wakeup
 from warren.server.network.transport import (
@@ -140,6 +144,7 @@ class Reactor:
         tls_handshake_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
         clock_ms: Callable[[], int] = wall_time_ms,
+        keepalive: Keepalive = NEVER,
     ) -> None:
         self.broker = broker
         self._clock_ms = clock_ms
@@ -166,6 +171,8 @@ class Reactor:
         self._ending: dict[int, Transport] = {}  # transports with a deadline for their end
         self._by_key: dict[int, Transport] = {}
         self._handshakes = Handshakes(tls_handshake_timeout_s)
+        self._keepalive = keepalive
+        self._dead_peers = DeadPeers(keepalive)
         self._clock = clock
         self._ready: dict[int, int] = {}  # fd -> events: not reached in the last turn, or to be continued
         self._accepting: list[Listener] = []  # have connections waiting, in this turn
@@ -276,7 +283,18 @@ class Reactor:
             deadline_s = transport.linger_deadline_s or transport.unsent_deadline_s
             if deadline_s and now_s >= deadline_s:
                 self._close(transport)
+        for fd in self._dead_peers.due(self._transports, now_s):
+            self._end_if_dead(fd)
         self.settle()
+
+    def _end_if_dead(self, fd: int) -> None:
+        """End a connection whose peer no longer acknowledges what is sent to it."""
+        transport = self._transports.get(fd)
+        if transport is None or not self._keepalive.is_over(transport.sock):
+            return
+        connection = transport.connection
+        if connection is not None and connection.state != ENDED:
+            connection.give_up(f"its machine does not answer, timeout: {self._keepalive.timeout_s}s")
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
@@ -442,6 +460,7 @@ class Reactor:
         if connection is None:
             self._handshakes.make_due(transport.fd)
             self._set_interest(transport, 0)
+            self._admission.heard(transport.fd, self.broker.now_s, has_to_wait=True)
             return
         try:
             data = transport.receive(self._receive_bytes)
@@ -462,6 +481,8 @@ class Reactor:
         if transport.is_behind():
             self.broker.resumed.append(connection)
         if data is None:
+            if transport.pre_auth and transport.is_web:
+                self._admission.heard(transport.fd, self.broker.now_s, has_to_wait=False)
             return
         if transport.linger_deadline_s:
             if not data:
@@ -493,9 +514,13 @@ class Reactor:
             transport.connection = switched[0]
             self._feed(transport, switched[0], switched[1])
             return
-        if transport.pre_auth and connection.state >= AWAIT_TUNE_OK:
-            transport.pre_auth = False
-            self._admission.leave(transport.address)
+        if transport.pre_auth:
+            if connection.state >= AWAIT_TUNE_OK:
+                transport.pre_auth = False
+                self._admission.leave(transport.fd)
+            else:
+                has_to_wait = connection.state == CHECKING_LOGIN
+                self._admission.heard(transport.fd, self.broker.now_s, has_to_wait=has_to_wait)
         self._watch(transport)
 
     def _flush(self, transport: Transport) -> None:
@@ -556,7 +581,10 @@ class Reactor:
                 self._rest(listener, ACCEPT_FAILED_S)
                 return
             address = str(peer[0])
-            if not self._admission.enter(address, sock.fileno()):
+            loser = self._admission.maybe_loser(address, sock.fileno(), self.broker.now_s)
+            if loser is not None:
+                sock = self._moved_to_place_of(loser, sock)
+            if not self._admission.enter(address, sock.fileno(), self.broker.now_s):
                 self.broker.note("warning", "connection.refused", {"peer": address, "reason": self._admission.refusal})
                 sock.close()
                 continue
@@ -570,12 +598,28 @@ class Reactor:
                 if transport is not None:
                     self._close(transport)
                 else:
-                    self._admission.leave(address)
+                    self._admission.leave(sock.fileno())
                     sock.close()
+
+    def _moved_to_place_of(self, loser: int, sock: socket.socket) -> socket.socket:
+        """Close a connection that makes room for `sock`, and return the new one, if need be with another number."""
+        transport = self._transports[loser]
+        reason = "it said nothing, and others need its place"
+        self.broker.note("warning", "connection.dropped", {"peer": transport.address, "reason": reason})
+        self._close(transport)
+        if not self._admission.is_high(sock.fileno()):
+            return sock
+        try:
+            moved = sock.dup()
+        except OSError:
+            return sock  # with its number it is refused
+        sock.close()
+        return moved
 
     def _welcome(self, listener: Listener, sock: socket.socket, address: str) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._keepalive.start(sock)
         transport = listener.transport(sock, address)
         self._begin(transport)
         if not transport.is_ready():
@@ -625,14 +669,25 @@ class Reactor:
         sock.setblocking(False)
         if not self.serves:
             sock.close()
-        elif not self._admission.enter(client.host, sock.fileno()):
+        else:
+            self._keepalive.start(sock)
+            self._pass_on_admitted(sock, client)
+        self.settle()
+
+    def _pass_on_admitted(self, sock: socket.socket, client: ClientOfNode) -> None:
+        now_s = self._clock()
+        loser = self._admission.maybe_loser(client.host, sock.fileno(), now_s)
+        if loser is not None and not isinstance(sock, ssl.SSLSocket):  # the latter cannot get another number
+            sock = self._moved_to_place_of(loser, sock)
+        elif loser is not None and not self._admission.is_high(sock.fileno()):
+            self._close(self._transports[loser])
+        if not self._admission.enter(client.host, sock.fileno(), now_s):
             self.broker.note("warning", "connection.refused", {"peer": client.peer, "reason": self._admission.refusal})
             sock.close()
         elif isinstance(sock, ssl.SSLSocket):
             self._begin(TlsPassedOnTransport(sock, client, Connection))
         else:
             self._begin(PassedOnTransport(sock, client, Connection))
-        self.settle()
 
     def _shake_hands(self) -> None:
         """Do steps of TLS handshakes, at least one and not for long: other sockets are served between them."""
@@ -658,6 +713,7 @@ class Reactor:
             self._close(transport)
             return
         self._set_interest(transport, READ)
+        self._admission.heard(transport.fd, self.broker.now_s, has_to_wait=False)
         if not done:
             return
         self._handshakes.end(transport.fd)
@@ -721,7 +777,7 @@ class Reactor:
             connection.lost()
         if transport.pre_auth:
             transport.pre_auth = False
-            self._admission.leave(transport.address)
+            self._admission.leave(transport.fd)
         self._selector.unregister(transport.fd)
         transport.close()
 

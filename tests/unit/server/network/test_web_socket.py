@@ -400,7 +400,7 @@ class Hall(Place):
 
     def admit(self, peer: Peer, protocol: PeerMaker = MqttPeer, rules: WebRules = MQTT) -> None:
         listener = Listener(cast(socket.socket, None), None, protocol, rules)
-        self.reactor._admission.enter("192.0.2.7", peer.fd)
+        self.reactor._admission.enter("192.0.2.7", peer.fd, self.now_s)
         self.reactor._begin(listener.transport(cast(socket.socket, peer), "192.0.2.7"))
 
     def open(self, count: int = 1) -> list[WebPeer]:
