@@ -75,7 +75,7 @@ class ReturnedMessages:
         return message
 
     def take_read(self, place: i64) -> bool:
-        """Remove the one at `place` if it was not away, and came here after it had been read from disk elsewhere."""
+        """Remove the one at `place`, which was read meanwhile; only where messages come that were not away."""
         return False
 
     def between(self, first: i64, last: i64, most: int) -> list[tuple[int, Message]]:
