@@ -70,7 +70,7 @@ EXCEPTIONS = {
 }
 # The modules of `channels` for AMQP 0-9-1 only. All protocols share the others, which do not know any protocol. The
 # exception is the broker, which makes the connections of this process to itself.
-AMQP_0_9_1 = {"channel", "channel_confirms", "connection", "direct", "fast_channel", "fast_path", "handshake"}
+AMQP_0_9_1 = {"channel", "channel_confirms", "connection", "direct", "content_channel", "fast_path", "handshake"}
 KNOW_AMQP_0_9_1 = {"broker"}
 FORBIDDEN_IN_ENGINE = {
     "asyncio",

@@ -8,7 +8,7 @@ import pytest
 from engine_harness import Client, Harness, body_of, publish_frames
 
 from warren.amqp import methods as m
-from warren.channels.fast_channel import CUT_MIN_BYTES
+from warren.channels.content_channel import CUT_MIN_BYTES
 
 SIZES = (CUT_MIN_BYTES - 1, CUT_MIN_BYTES, 65536, 131064, 131065, 300_000)
 

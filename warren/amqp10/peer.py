@@ -286,7 +286,7 @@ class Amqp10Peer(Peer):
             return True
         try:
             if code == TRANSFER:
-                vhost = self.fast_vhost
+                vhost = self.vhost
                 assert vhost is not None
                 if self.shared.stopped or vhost.is_crowded:
                     self.publisher_blocked()

@@ -14,6 +14,6 @@ For every protocol (`tests/architecture/test_imports.py` has the line between th
 AMQP 0-9-1:
 
     handshake, connection     until it is open, and from then on
-    fast_path, fast_channel   publishes and acknowledgements, the usual ones
+    fast_path, content_channel   publishes and acknowledgements, the usual ones
     channel                   the methods on a channel         channel_confirms    basic.ack and basic.nack from us
 """

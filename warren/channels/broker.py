@@ -526,7 +526,7 @@ class Broker:
         vhost.tracing = on
         vhost.topology_version += 1  # routes that are remembered pass by the tracer, or need it no longer
         for connection in self.connections.values():
-            if connection.fast_vhost is vhost:
+            if connection.vhost is vhost:
                 for channel in connection.channels.values():
                     if isinstance(channel, Session):
                         channel.watch(copies=on)
@@ -551,7 +551,7 @@ class Broker:
             only = self.vhosts[vhost]
             totals.add(only.counted)
         for connection in self.connections.values():
-            if only is None or connection.fast_vhost is only:
+            if only is None or connection.vhost is only:
                 for channel in connection.channels.values():
                     if channel.state != CHANNEL_CLOSING:  # or it is in the counts of its vhost
                         channel.add_counts(totals)
@@ -798,7 +798,7 @@ class Broker:
             raise ValueError(f"Refusing to delete virtual host '{name}' because it is protected from deletion")
         del self.vhosts[name]
         vhost.abandon()
-        connected = [connection for connection in self.connections.values() if connection.fast_vhost is vhost]
+        connected = [connection for connection in self.connections.values() if connection.vhost is vhost]
         lost = self.access.forget_vhost(name)
         cleared = self.parameters.forget_vhost(name)
         self.work.begin(VhostEnd(vhost, self.journal, connected, self._let_go_of, self.events, lost, cleared, by))

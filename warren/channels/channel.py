@@ -25,7 +25,7 @@ from warren.amqp.errors import (
 )
 from warren.channels.channel_confirms import ChannelConfirms
 from warren.channels.consuming import cancel, cancel_by_broker, consume, get, limit_prefetch
-from warren.channels.fast_channel import FastChannel
+from warren.channels.content_channel import ContentChannel
 from warren.channels.jobs import ReturnRun
 from warren.channels.session import signed_tag
 from warren.channels.transaction import tx_commit, tx_rollback, tx_select
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from warren.channels.connection import Connection
 
 
-class Channel(FastChannel):
+class Channel(ContentChannel):
     """One channel of a connection."""
 
     def __init__(self, connection: Connection, number: int) -> None:

@@ -43,8 +43,8 @@ from warren.channels.access import Principal, Usage
 from warren.channels.channel import Channel
 from warren.channels.connection_states import AWAIT_HEADER, CLOSING, ENDED, RUNNING
 from warren.channels.consuming import may_get
-from warren.channels.fast_channel import EXPECT_HEADER, EXPECT_METHOD, FastChannel
-from warren.channels.fast_path import FastConnection
+from warren.channels.content_channel import EXPECT_HEADER, EXPECT_METHOD, ContentChannel
+from warren.channels.fast_path import FrameConnection
 from warren.channels.handshake import FRAME_MAX_BYTES, Handshake
 from warren.channels.jobs import ChannelEnd
 from warren.channels.login import LoginRequest
@@ -67,7 +67,7 @@ CLOSED_MAX: Final = 256
 _NONE_CLOSED: Final[dict[int, float]] = {}
 
 
-class Connection(FastConnection):
+class Connection(FrameConnection):
     """One client. `key` is its name for the shell, `address` the peer's without its port."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Connection(FastConnection):
 
     # --- running --------------------------------------------------------------------------------------------------
 
-    def method_frame(self, number: i64, channel: FastChannel | None, data: bytes, start: i64, end: i64) -> bool:
+    def method_frame(self, number: i64, channel: ContentChannel | None, data: bytes, start: i64, end: i64) -> bool:
         """Handle a method of a running connection; False leaves the frame for later, paused."""
         if number == 0:
             return self._connection_method(decode_method(data, start, end))

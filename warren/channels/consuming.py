@@ -192,7 +192,7 @@ def lose(channel: Session, consumer: Consumer) -> bool:
 
 def recheck(channel: Session, consumer: Consumer) -> None:
     """Cancel `consumer` if it is still there and the user may no longer read its queue."""
-    principal = channel.connection.fast_principal
+    principal = channel.connection.principal
     queue = consumer.queue
     assert principal is not None
     if consumer.owner is not channel or _is_reply_queue(channel, queue) or principal.may(READ, queue.name):

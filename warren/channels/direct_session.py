@@ -97,8 +97,8 @@ class DirectPeer(Peer):
         self.user_name = principal.user.name
         broker.note_user(self)
         self.vhost_name = vhost.name
-        self.fast_vhost = vhost
-        self.fast_principal = principal
+        self.vhost = vhost
+        self.principal = principal
         self._deadline_s = NO_LIMIT_S
         self.state = RUNNING
         self.running = True

@@ -18,7 +18,7 @@ Rare work is in methods that `channels.connection` and `channels.channel` overri
    One method may do more work than was left; the next one then waits.
 
 A frame's announced size is checked when its first 7 bytes are here: nothing is buffered for an announcement that we
-would refuse. The walk is here; the handling of a publish's frames is in `channels.fast_channel`.
+would refuse. The walk is here; the handling of a publish's frames is in `channels.content_channel`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from warren.amqp.methods import (
 )
 from warren.amqp.properties import BODY_SIZE_OFFSET, MIN_HEADER_BYTES
 from warren.channels.connection_states import NEXT_STATES
-from warren.channels.fast_channel import CUT_MIN_BYTES, EXPECT_HEADER, EXPECT_METHOD, FastChannel, slice_of
+from warren.channels.content_channel import CUT_MIN_BYTES, EXPECT_HEADER, EXPECT_METHOD, ContentChannel, slice_of
 from warren.channels.peer import Peer
 from warren.channels.session import CHANNEL_CLOSING
 from warren.channels.shared import METHOD_UNITS, PAUSED_TURN
@@ -78,7 +78,7 @@ def _are_at(known: bytes, data: bytes, start: i64, end: i64) -> bool:
     return read_i64_be(data, start + last) == read_i64_be(known, last)
 
 
-class FastConnection(Peer):
+class FrameConnection(Peer):
     """The part of a connection that walks the received bytes."""
 
     def __init__(
@@ -86,7 +86,7 @@ class FastConnection(Peer):
     ) -> None:
         super().__init__(broker, key, peer, local, address, certificate_user, PROTOCOL, NEXT_STATES)
         self.frame_limit_bytes: i64 = 0  # largest payload we accept
-        self.cut_channel: FastChannel | None = None  # whose large body frame is being received
+        self.cut_channel: ContentChannel | None = None  # whose large body frame is being received
         self.cut_size: i64 = 0  # its payload
         self.cut_missing: i64 = 0  # the bytes of it that are missing, 0: no frame is cut
         self.carry: bytes = b""  # the beginning of a frame, or everything after a pause
@@ -170,9 +170,9 @@ class FastConnection(Peer):
                 self.carry = data[pos:]
         return pos
 
-    def _channel(self, number: i64) -> FastChannel | None:
+    def _channel(self, number: i64) -> ContentChannel | None:
         session = self.channels.get(number)
-        return session if isinstance(session, FastChannel) else None
+        return session if isinstance(session, ContentChannel) else None
 
     def _begin_cut(self, data: bytes, pos: i64) -> bool:
         """Take a large body frame whose beginning is the rest of `data`; return False for any other frame."""
@@ -218,7 +218,7 @@ class FastConnection(Peer):
         """Handle whole frames from `start` on and return where the first incomplete or unwanted one begins."""
         pos: i64 = start
         end: i64 = len(data)
-        channel: FastChannel | None = None
+        channel: ContentChannel | None = None
         number: i64 = -1
         while end - pos >= FRAME_HEAD_BYTES:
             if self.paused:
@@ -262,7 +262,7 @@ class FastConnection(Peer):
                 self.at_method = method
                 if channel is not None and channel.state == EXPECT_METHOD:
                     if method == BASIC_PUBLISH:
-                        vhost = self.fast_vhost
+                        vhost = self.vhost
                         assert vhost is not None
                         if self.shared.stopped or vhost.is_crowded:
                             self.publisher_blocked()
@@ -306,7 +306,7 @@ class FastConnection(Peer):
             pos = next_pos
         return pos
 
-    def _content_in_one_piece(self, channel: FastChannel, data: bytes, start: i64, end: i64) -> i64:
+    def _content_in_one_piece(self, channel: ContentChannel, data: bytes, start: i64, end: i64) -> i64:
         """Take header and single body frame lying at `start`; return the position after them, or -1 if they do not.
 
         Anything unusual is left to the frame by frame way, which also names the errors.
@@ -351,7 +351,7 @@ class FastConnection(Peer):
         return body_end
 
     def _content_frame(
-        self, frame_type: i64, channel: FastChannel | None, number: i64, data: bytes, start: i64, end: i64
+        self, frame_type: i64, channel: ContentChannel | None, number: i64, data: bytes, start: i64, end: i64
     ) -> None:
         """Take a header or body frame that comes on its own."""
         if channel is None:
@@ -391,7 +391,7 @@ class FastConnection(Peer):
         """Handle a frame before open-ok or while closing."""
         raise AssertionError("overridden")
 
-    def method_frame(self, number: i64, channel: FastChannel | None, data: bytes, start: i64, end: i64) -> bool:
+    def method_frame(self, number: i64, channel: ContentChannel | None, data: bytes, start: i64, end: i64) -> bool:
         """Handle any other method; False leaves the frame for later."""
         raise AssertionError("overridden")
 

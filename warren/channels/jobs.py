@@ -578,7 +578,7 @@ class ConnectionEnd(Job):
             self._end = None
             self._next += 1
         connection = self._connection
-        vhost = connection.fast_vhost
+        vhost = connection.vhost
         while self._next_queue < len(self._queues):
             if steps.left <= 0:
                 return False

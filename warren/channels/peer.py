@@ -96,8 +96,8 @@ class Peer:
         self.shared = shared
         self.outbox = Outbox(key, shared.dirty, broker.limits.outbox_soft_bytes)
         self.turns = Turns(self.outbox, shared.served)
-        self.fast_vhost: VirtualHost | None = None
-        self.fast_principal: Principal | None = None
+        self.vhost: VirtualHost | None = None
+        self.principal: Principal | None = None
         self.channels: dict[int, Session] = {}  # its sessions, by number
         self.running: bool = False  # open, and neither side is closing
         self.paused: i64 = 0
@@ -204,8 +204,8 @@ class Peer:
     def opened(self, vhost: VirtualHost, principal: Principal, usage: Usage) -> None:
         """The handshake is over: the peer may use `vhost` as `principal` now."""
         broker = self.broker
-        self.fast_vhost = vhost
-        self.fast_principal = principal
+        self.vhost = vhost
+        self.principal = principal
         self.vhost_name = vhost.name
         self.enter(RUNNING)
         self.running = True
@@ -255,8 +255,8 @@ class Peer:
 
     def searched(self) -> i64:
         """Return the number of steps that the patterns of permissions and policies have taken so far."""
-        principal = self.fast_principal
-        vhost = self.fast_vhost
+        principal = self.principal
+        vhost = self.vhost
         return 0 if principal is None or vhost is None else principal.searched + vhost.policies.searched
 
     # --- output, and waiting replies --------------------------------------------------------------------------------
@@ -584,8 +584,8 @@ class Peer:
             churn.connections_closed += 1
             churn.received_bytes += int(self.received_bytes)
             churn.sent_bytes += int(self.outbox.sent_bytes)
-            if self.fast_vhost is not None:
-                self.fast_vhost.open_connections -= 1
+            if self.vhost is not None:
+                self.vhost.open_connections -= 1
         self.turns.close()
         self.broker.forget_connection(self)
         self.broker.ended.append(self)

@@ -47,7 +47,7 @@ class PreparedPublish:
         Raises:
             AmqpError: they may not be published, or there is no such exchange.
         """
-        vhost = session.connection.fast_vhost
+        vhost = session.connection.vhost
         assert vhost is not None
         route = self.route
         if route is None or self.version != vhost.topology_version or not route.cacheable:

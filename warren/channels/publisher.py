@@ -90,7 +90,7 @@ class Publisher:
         payload = BASIC_PUBLISH.to_bytes(4, "big") + arguments
         publish: m.BasicPublish = decode_method(payload, 0, len(payload))
         vhost = self._channel.vhost
-        principal = self._connection.fast_principal
+        principal = self._connection.principal
         assert principal is not None
         if publish.immediate:
             raise ConnectionException(NOT_IMPLEMENTED, "immediate=true")
@@ -149,7 +149,7 @@ class Publisher:
             known = known_headers(header)
         if flags & (EXPIRATION | USER_ID | REPLY_TO) or known & (HAS_CC | HAS_BCC):
             properties = decode_properties(header, 0, len(header))
-            principal = self._connection.fast_principal
+            principal = self._connection.principal
             assert principal is not None
             check_properties(properties, principal)
             if properties.headers is not None:
@@ -251,7 +251,7 @@ class Publisher:
         Raises:
             ChannelException: 403; 406, finding out is too much work.
         """
-        principal = self._connection.fast_principal
+        principal = self._connection.principal
         assert principal is not None
         vhost = self._channel.vhost.name
         searched: i64 = principal.searched

@@ -75,7 +75,7 @@ class Session:
         self.last_version: i64 = 0
         self.held_bytes: i64 = 0  # the cost of a partly received content, counted in `Shared.inbound`
         self.grown_s: float = 0.0
-        vhost = connection.fast_vhost
+        vhost = connection.vhost
         # A confirm, or the end of a commit, means synced, not just written.
         self.sync_confirms: bool = vhost is None or vhost.sync_confirms
         self.last_queue = ""  # the queue that an empty name stands for
@@ -126,7 +126,7 @@ class Session:
 
     @property
     def vhost(self) -> VirtualHost:
-        vhost = self.connection.fast_vhost
+        vhost = self.connection.vhost
         assert vhost is not None
         return vhost
 
@@ -136,7 +136,7 @@ class Session:
         Raises:
             ChannelException: 403.
         """
-        principal = self.connection.fast_principal
+        principal = self.connection.principal
         assert principal is not None
         principal.authorize(action, kind, name)
 
@@ -193,8 +193,8 @@ class Session:
     def find_route(self, arguments: bytes) -> Route:
         """Return the current meaning of basic.publish with these argument bytes."""
         connection = self.connection
-        vhost = connection.fast_vhost
-        principal = connection.fast_principal
+        vhost = connection.vhost
+        principal = connection.principal
         assert vhost is not None and principal is not None
         version: i64 = vhost.topology_version
         cache = principal.routes

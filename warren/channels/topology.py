@@ -146,7 +146,7 @@ def _any_access(channel: Session, kind: str, name: str) -> None:
     Raises:
         ChannelException: 403.
     """
-    principal = channel.connection.fast_principal
+    principal = channel.connection.principal
     assert principal is not None
     asked = "amq.default" if name == "" and kind == "exchange" else name
     if not (principal.may(READ, asked) or principal.may(WRITE, asked)):
@@ -322,7 +322,7 @@ def _check_arguments(channel: Session, arguments: bytes) -> None:
 
 def _authorize_topic_read(channel: Session, source: Exchange, binding_key: str) -> None:
     if isinstance(source, TopicExchange):
-        principal = channel.connection.fast_principal
+        principal = channel.connection.principal
         assert principal is not None
         principal.authorize_topic(READ, source.name, binding_key)
 

@@ -82,7 +82,7 @@ class ChannelTracer(TrafficWatcher):
     """Traces the messages that one channel publishes and is sent."""
 
     def __init__(self, connection: Peer, number: int) -> None:
-        vhost = connection.fast_vhost
+        vhost = connection.vhost
         assert vhost is not None
         broker = connection.broker
         self._own_messages = broker.own_messages

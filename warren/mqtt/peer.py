@@ -345,7 +345,7 @@ class MqttPeer(Peer):
     def _publish(self, first: i64, data: bytes, pos: i64, end: i64) -> bool:
         """PUBLISH; False: it has to wait."""
         session = self._session
-        vhost = self.fast_vhost
+        vhost = self.vhost
         assert session is not None and vhost is not None
         if self.shared.stopped or vhost.is_crowded:
             self.publisher_blocked()
@@ -689,8 +689,8 @@ class MqttPeer(Peer):
         enter_vhost(self, vhost)
         self.broker.named_clients[(vhost, self._client_id)] = self
         usage = self._usage
-        usable = self.fast_vhost
-        principal = self.fast_principal
+        usable = self.vhost
+        principal = self.principal
         assert usage is not None and usable is not None and principal is not None
         usage.channels += 1
         if self.version == V5:

@@ -109,7 +109,7 @@ class MqttSession(Session):
 
     def __init__(self, peer: MqttPeer, sessions: MqttSessions, kept: KeptSession, expiry_s: int) -> None:
         self._mqtt: MqttPeer = peer
-        vhost = peer.fast_vhost
+        vhost = peer.vhost
         syncs: bool = vhost is None or vhost.sync_confirms
         self._ledger = MqttLedger(peer, kept, sessions.fanout, peer.broker.limits.unacked_per_channel_max, syncs=syncs)
         super().__init__(peer, NUMBER, self._ledger)
@@ -511,7 +511,7 @@ class MqttSession(Session):
 
     def recheck(self) -> None:
         subscriber = self.subscriber
-        principal = self.connection.fast_principal
+        principal = self.connection.principal
         if subscriber is not None and principal is not None and not principal.may(READ, subscriber.name):
             self._lost(subscriber.name)
 

@@ -307,7 +307,7 @@ class StompPeer(Peer):
 
     def _sent(self, body: bytes) -> None:
         """SEND; one that may not be handled now waits whole."""
-        vhost = self.fast_vhost
+        vhost = self.vhost
         session = self._session
         assert vhost is not None and session is not None
         if len(body) > self.shared.message_max_bytes:

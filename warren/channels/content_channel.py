@@ -34,7 +34,7 @@ from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES
 from warren.queues.delivery import DeliveryLedger
 
 if TYPE_CHECKING:
-    from warren.channels.fast_path import FastConnection
+    from warren.channels.fast_path import FrameConnection
 
 EXPECT_METHOD: Final = SESSION_OPEN
 EXPECT_HEADER: Final = 1
@@ -56,10 +56,10 @@ def slice_of(data: bytes, start: i64, end: i64) -> bytes:
     return data[start:end]
 
 
-class FastChannel(Session):
+class ContentChannel(Session):
     """The part of a channel that takes contents. The loop over the frames knows only this part."""
 
-    def __init__(self, connection: FastConnection, number: i64, ledger: DeliveryLedger) -> None:
+    def __init__(self, connection: FrameConnection, number: i64, ledger: DeliveryLedger) -> None:
         super().__init__(connection, number, ledger)
         self._parts: list[bytes] = []
         self._body_bytes: i64 = 0
@@ -174,7 +174,7 @@ class FastChannel(Session):
     def _leave_out_deleted(self) -> None:
         """Forget deleted queues of the route: a queue that was deleted since basic.publish takes nothing."""
         route = self.route
-        vhost = self.connection.fast_vhost
+        vhost = self.connection.vhost
         assert route is not None and vhost is not None
         if self.last_version != vhost.topology_version:
             # Channels share the route, but each notices that the version has changed.
