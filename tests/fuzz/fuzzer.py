@@ -258,7 +258,7 @@ class Fuzzer:
             if client.client.stalled and choices.random() < 0.2:
                 engine.wake(client.client)
             client.listen()
-        if engine.broker.alarm_reason and choices.random() < 0.3:
+        if engine.broker.flow.alarm_reason and choices.random() < 0.3:
             engine.broker.set_alarm("memory", False)
         if choices.random() > 0.05 or not clients:
             return

@@ -521,7 +521,7 @@ class Amqp10Peer(Peer):
             session.respond(link, payload)
             return
         self._responses.append((ticket, batch, session, link, payload))
-        self.broker.gate(self)
+        self.broker.shut_gates.add(self)
 
     def _is_durable(self, ticket: int, batch: int) -> bool:
         broker = self.broker

@@ -21,20 +21,24 @@ from mypy_extensions import i64
 from warren.amqp.errors import NOT_ALLOWED, ConnectionException
 from warren.amqp.outbox import Outbox
 from warren.channels.access import AccessControl
+from warren.channels.administration import Administration, existing_vhost
 from warren.channels.audit_trail import AuditTrail
 from warren.channels.cancel_notices import CancelNotices, tell_lost
 from warren.channels.connection import Connection
 from warren.channels.direct_session import DirectPeer, DirectSession
 from warren.channels.events import Events
 from warren.channels.inbound import Inbound
-from warren.channels.jobs import ForcedClose, NewRights, QueueEnd, Resuming, TakingApart, VhostEnd
+from warren.channels.jobs import QueueEnd, Resuming, TakingApart
 from warren.channels.login import LoginRequest
 from warren.channels.overdue import end_overdue
 from warren.channels.own_messages import OwnMessages
 from warren.channels.peer import Peer
+from warren.channels.publisher_flow import PublisherFlow
+from warren.channels.reply_gate import ShutGates
 from warren.channels.rounds import Rounds
 from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.channels.shared import Shared
+from warren.channels.shortage_notes import ShortageNotes, close_largest
 from warren.channels.topology_growth import TopologyGrowth
 from warren.msgstore.log.jobs import CommitJob, Errand
 from warren.msgstore.log.message import Message
@@ -48,45 +52,19 @@ from warren.queues.receiver import Receiver
 from warren.queues.seen_keys import SeenKeys
 from warren.queues.timers import TimerQueue
 from warren.vhosts.dead_lettering import LettersInLine
-from warren.vhosts.limits import VHOST_LIMITS, parse_limits
 from warren.vhosts.metadata import (
-    BindingPut,
-    ExchangePut,
-    GlobalParameterDelete,
-    GlobalParameterPut,
     MetadataChange,
-    ParameterDelete,
-    ParameterPut,
-    PermissionDelete,
-    PermissionPut,
-    PolicyDelete,
-    PolicyPut,
-    QueuePut,
-    TopicPermissionDelete,
-    TopicPermissionPut,
-    UserDelete,
-    UserLimitsDelete,
-    UserLimitsPut,
-    UserPut,
-    VhostDelete,
-    VhostLimitsDelete,
-    VhostLimitsPut,
-    VhostPut,
-    check_storable,
 )
 from warren.vhosts.metadata_journal import MetadataJournal
-from warren.vhosts.parameters import CLUSTER_NAME, ParameterBook, ParameterChange, own_change
+from warren.vhosts.parameters import CLUSTER_NAME, ParameterBook
 from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatchers
-from warren.vhosts.virtual_host import DEFAULT_QUEUE_TYPES, VirtualHost
+from warren.vhosts.virtual_host import VirtualHost
 
 # Makes the peer of an accepted connection: the class of a protocol.
 PeerMaker = Callable[["Broker", int, str, str, str, str | None], Peer]
 
 # Clients tell by it that this is a RabbitMQ.
 NODE_NAME: Final = "rabbit@localhost"
-LETTERS_NOTE_EVERY_S: Final = 60.0
-# A shortage is reported as over only after this many ticks without one: it comes and goes.
-SHORT_TICKS: Final = 10
 
 
 class Limits:
@@ -121,10 +99,6 @@ def _always(vhost: str) -> bool:
     return True
 
 
-def _inbound_bytes(connection: Peer) -> int:
-    return int(connection.inbound_bytes)
-
-
 class Notice:
     """Something worth a log line. `fields` hold no secret."""
 
@@ -147,15 +121,15 @@ class Broker:
         self.timers = TimerQueue()
         self.work = LongWork(log.own)
         self._taking_apart = TakingApart(log.reclamation)
-        self._resuming = Resuming(self)
         self.letters_in_line = LettersInLine()
         self.growth = TopologyGrowth()
-        self._next_letters_note_s: float = 0.0
         self.journal = MetadataJournal(log, self.work)
         self.shared = Shared(log, self.journal)
         self.shared.message_max_bytes = limits.message_max_bytes
         self.shared.transaction_shares.most = limits.transactions_max_bytes
         self.shared.inbound = Inbound(limits.inbound_max_bytes, limits.content_timeout_s)
+        self.flow = PublisherFlow(self.shared, self.work, Resuming(self))
+        self._shortages = ShortageNotes(self.shared.inbound, self.letters_in_line, self.note)
         self.access = AccessControl(self._access_changed)
         self.own_messages = OwnMessages()
         self.events = Events(self)
@@ -183,18 +157,14 @@ class Broker:
         self.audit_trail = AuditTrail(self.note)
         self.ended: list[Peer] = []  # to be closed by the shell once flushed
         self.resumed: list[Peer] = []  # have more to handle, or may be read again
-        self.alarm_reason: str = ""
         self.syncs_confirms: Callable[[str], bool] = _always  # whether a confirm of that vhost means synced
-        self._alarms: set[str] = set()
-        self._behind: bool = False  # the disk is slower than the publishers
-        self._crowded: bool = False  # and not only because of large messages
-        self._short_ticks: int = 0  # until the notice that inbound is no longer short; 0: it was given
-        self._gated: set[Peer] = set()
-        self._runnable: list[Queue] = []
+        self.shut_gates = ShutGates()
+        self.runnable: list[Queue] = []
         self._restoring: list[SeenKeys] = []
         self._entropy = entropy
-        self._seed = seed
+        self.seed = seed
         self._next_key: int = 1
+        self._administration = Administration(self)
 
     # --- life of a connection ---------------------------------------------------------------------------------------
 
@@ -274,10 +244,6 @@ class Broker:
         """Add a notice for the log."""
         self.notices.append(Notice(level, event, fields))
 
-    def gate(self, connection: Peer) -> None:
-        """Remember that `connection` has replies that wait for a commit."""
-        self._gated.add(connection)
-
     # --- turns ------------------------------------------------------------------------------------------------------
 
     def end_turn(self, *, goes_on: bool = True) -> None:
@@ -299,7 +265,7 @@ class Broker:
             except BaseException:
                 served.extend(lines[begun:])  # they are served in the next turn, and would never be asked for again
                 raise
-        runnable = self._runnable
+        runnable = self.runnable
         if runnable:
             count = len(runnable)
             turn = runnable[:count]
@@ -322,24 +288,19 @@ class Broker:
         done: i64 = log.done_batch
         log.close_if_due()
         if log.done_batch != done:
-            self._open_gates()  # all has been written
+            self.shut_gates.open()  # all has been written
         if self.shared.inbound.is_short:
-            self._close_largest()
+            close_largest(self.shared.inbound)
         if self.letters_in_line.eased:
             self.letters_in_line.eased = False
-            self._resume_publishers()
-        behind = log.is_congested()
-        crowded = log.is_crowded()
-        if behind != self._behind or crowded != self._crowded:
-            self._behind = behind
-            self._crowded = crowded
-            self._check_publishers()
+            self.flow.resume()
+        self.flow.look_at_log()
 
     def has_work(self) -> bool:
         """Tell whether another turn is due without new input."""
         if self.shared.served:
             return True
-        return len(self._runnable) > 0 or len(self.resumed) > 0 or len(self.own_messages) > 0 or self.work.is_due()
+        return len(self.runnable) > 0 or len(self.resumed) > 0 or len(self.own_messages) > 0 or self.work.is_due()
 
     def take_dirty(self) -> list[Outbox]:
         """Return the outboxes with something to send."""
@@ -371,51 +332,10 @@ class Broker:
         for channel in inbound.tick(now_s):
             assert isinstance(channel, Session)
             channel.connection.close_stalled(channel, inbound.timeout_s)
-        self._note_shortage()
-        self._note_letters()
+        self._shortages.tick(now_s)
         self.audit_trail.tick()
         self.access.routes.tick()
         self.rounds.tick(now_s, self.connections)
-
-    def _note_letters(self) -> None:
-        """Log the number of dropped dead letters, at most once a minute."""
-        dropped = int(self.letters_in_line.dropped)
-        if dropped and self.now_s >= self._next_letters_note_s:
-            self.letters_in_line.dropped = 0
-            self._next_letters_note_s = self.now_s + LETTERS_NOTE_EVERY_S
-            self.note("warning", "dead_letters.dropped", {"count": dropped})
-
-    def _close_largest(self) -> None:
-        """Close the connection that holds most of the partly received contents, while they are too much to keep."""
-        inbound = self.shared.inbound
-        while True:
-            largest = inbound.maybe_largest()
-            if largest is None:
-                return
-            assert isinstance(largest, Peer)
-            largest.close_largest()
-
-    def _note_shortage(self) -> None:
-        """Say once that too much is received in part, and once that it is over for a while."""
-        inbound = self.shared.inbound
-        if inbound.is_short:
-            if self._short_ticks == 0:
-                largest = max(inbound.connections, key=_inbound_bytes, default=None)
-                fields: dict[str, object] = {
-                    "held_bytes": int(inbound.held_bytes),
-                    "max_bytes": int(inbound.max_bytes),
-                    "connections": len(inbound.connections),
-                }
-                if isinstance(largest, Peer):
-                    fields["largest_peer"] = largest.peer
-                    fields["largest_user"] = largest.user_name
-                    fields["largest_bytes"] = int(largest.inbound_bytes)
-                self.note("warning", "inbound.short", fields)
-            self._short_ticks = SHORT_TICKS
-        elif self._short_ticks:
-            self._short_ticks -= 1
-            if self._short_ticks == 0:
-                self.note("info", "inbound.enough", {"held_bytes": int(inbound.held_bytes)})
 
     def restore_lane(self, index: QueueIndex, clean: bool) -> bool:
         """Give recovered messages to the queue or exchange with that name; return False when the name is unknown."""
@@ -476,22 +396,11 @@ class Broker:
         """The shell has carried out the commit of a batch: send the replies that waited for it."""
         self.log.committed(job)
         self.shared.confirms.declared()
-        self._open_gates()
+        self.shut_gates.open()
 
     def loaded(self, job: Errand) -> None:
         """The shell has read the data that the engine asked for."""
         job.finished()
-
-    def _open_gates(self) -> None:
-        if not self._gated:
-            return
-        for connection in list(self._gated):
-            if connection.open_gate():
-                self._gated.discard(connection)
-
-    def forget_gate(self, connection: Peer) -> None:
-        """Forget a connection that ended."""
-        self._gated.discard(connection)
 
     # --- the broker's reports about itself --------------------------------------------------------------------------
 
@@ -520,7 +429,7 @@ class Broker:
         Raises:
             ValueError: no such vhost.
         """
-        vhost = self._existing_vhost(vhost_name)
+        vhost = existing_vhost(self.vhosts, vhost_name)
         if vhost.tracing == on:
             return
         vhost.tracing = on
@@ -556,10 +465,6 @@ class Broker:
                     if channel.state != CHANNEL_CLOSING:  # or it is in the counts of its vhost
                         channel.add_counts(totals)
         return totals
-
-    def totals_by_vhost(self) -> dict[str, MessageCounts]:
-        """Return `totals` of each vhost, with one look at the channels."""
-        return self.sums().by_vhost
 
     def sums(self) -> Sums:
         """Return the counts of all connections, with one look at each."""
@@ -606,45 +511,25 @@ class Broker:
 
     def set_alarm(self, resource: str, short: bool) -> None:
         """Stop reading from publishers while `resource` (``memory`` or ``disk``) is `short`."""
-        if short == (resource in self._alarms):
+        if short == self.flow.has_alarm(resource):
             return
+        self.flow.note_alarm(resource, short)
         if short:
-            self._alarms.add(resource)
             if resource == "memory":
                 self.growth.alarm_set()
                 self.access.routes.drop_all()
             self.note("warning", "alarm.set", {"resource": resource})
         else:
-            self._alarms.discard(resource)
             self.note("info", "alarm.cleared", {"resource": resource})
         self.events.alarm(resource, short)
-        self.alarm_reason = " & ".join([f"low on {name}" for name in sorted(self._alarms, reverse=True)])
         if short:
             for connection in self.connections.values():
                 connection.alarm_set()
-        self._check_publishers()
+        self.flow.check()
 
     def has_alarm(self, resource: str) -> bool:
         """Tell whether `resource` is short."""
-        return resource in self._alarms
-
-    def _check_publishers(self) -> None:
-        shared = self.shared
-        own = self.log.own
-        own.disk_is_short = "disk" in self._alarms
-        own.memory_is_short = "memory" in self._alarms
-        was_stopped, were_large_stopped = shared.stopped, shared.large_stopped
-        shared.stopped = self._crowded or len(self._alarms) > 0
-        shared.large_stopped = self._behind or len(self._alarms) > 0
-        if (was_stopped and not shared.stopped) or (were_large_stopped and not shared.large_stopped):
-            self._resume_publishers()
-
-    def _resume_publishers(self) -> None:
-        """Let publishers continue. Those that are blocked for another reason find that out by themselves."""
-        if self.shared.stopped:
-            return
-        if self._resuming.is_to_begin():
-            self.work.begin(self._resuming)
+        return self.flow.has_alarm(resource)
 
     # --- administration ---------------------------------------------------------------------------------------------
 
@@ -674,23 +559,7 @@ class Broker:
         Raises:
             AmqpError, ValueError: the catalogue holds something that this version refuses.
         """
-        match change:
-            case VhostPut():
-                self._add_vhost(change)
-            case ExchangePut() | QueuePut() | BindingPut():
-                self.vhosts[change.vhost].restore(change)
-            case UserPut() | PermissionPut() | TopicPermissionPut():
-                self.access.apply(change, stored=True)
-            case UserLimitsPut():
-                self.access.limit(change, stored=True)
-            case VhostLimitsPut():
-                self._limit_vhost(change, stored=True)
-            case PolicyPut():
-                self._restore_policy(change)
-            case ParameterPut() | GlobalParameterPut():
-                self.parameters.restore(change)
-            case _:
-                raise ValueError(f"the catalogue may not hold {type(change).__name__}")
+        self._administration.restore(change)
 
     def administer(self, change: MetadataChange, by: str = INTERNAL_USER, *, planned: bool = False) -> int:
         """Apply an administrative change that `by` asked for, live, and journal it. Return the ticket to wait for.
@@ -701,125 +570,10 @@ class Broker:
             ValueError: the change is not valid, a pattern for instance, or its vhost or user does not exist. The text
                 is for the caller; nothing is changed.
         """
-        change = own_change(change)
-        check_storable(change)
-        asker = "" if planned else by
-        told = self.events.describe(change, by)
-        changed: ParameterChange | None = None
-        match change:
-            case VhostPut():
-                if change.default_queue_type not in DEFAULT_QUEUE_TYPES:
-                    raise ValueError(
-                        f"default queue type '{change.default_queue_type}' is not classic, quorum or stream"
-                    )
-                self._add_vhost(change)
-            case VhostDelete():
-                self._delete_vhost(change.name, by)
-            case UserPut() | UserDelete():
-                self.access.apply(change)
-            case PermissionPut() | PermissionDelete() | TopicPermissionPut() | TopicPermissionDelete():
-                self._existing_vhost(change.vhost)
-                self.access.apply(change)
-            case UserLimitsPut() | UserLimitsDelete():
-                self.access.limit(change)
-            case VhostLimitsPut() | VhostLimitsDelete():
-                self._limit_vhost(change)
-            case PolicyPut() | PolicyDelete():
-                self._change_policy(change, by)
-            case ParameterPut() | ParameterDelete():
-                self._existing_vhost(change.vhost)
-                changed = change if self.parameters.apply(change, asker) else None
-            case GlobalParameterPut() | GlobalParameterDelete():
-                changed = change if self.parameters.apply(change, asker) else None
-            case _:
-                raise ValueError("exchanges, queues and bindings are declared, not administered")
-        ticket = self.journal.append(change)
-        self.events.emit_all(told)
-        if changed is not None:
-            self.parameters.tell(changed)
-        if isinstance(change, UserDelete):
-            self.work.begin(ForcedClose(self._connections_of_user(change.name), f"user '{change.name}' was deleted"))
-        if isinstance(change, PermissionPut | PermissionDelete):
-            self.work.begin(NewRights(self._connections_of_user(change.user), change.vhost))
-        return ticket
+        return self._administration.apply(change, by, planned=planned)
 
-    def _existing_vhost(self, name: str) -> VirtualHost:
-        vhost = self.vhosts.get(name)
-        if vhost is None:
-            raise ValueError(f"vhost '{name}' does not exist")
-        return vhost
-
-    def _restore_policy(self, change: PolicyPut) -> None:
-        vhost = self._existing_vhost(change.vhost)
-        try:
-            vhost.restore_policy(change)
-        except ValueError as error:
-            # An earlier version accepted it. The broker starts without it, and setting it again reports the error.
-            reason = str(error)
-            self.note("error", "policy.invalid", {"vhost": change.vhost, "policy": change.name, "reason": reason})
-
-    def _change_policy(self, change: PolicyPut | PolicyDelete, by: str) -> None:
-        vhost = self._existing_vhost(change.vhost)
-        if isinstance(change, PolicyPut):
-            is_other = vhost.policies.put(change)
-        else:
-            is_other = vhost.policies.delete(change.name, operator=change.operator)
-        if is_other:
-            self.events.policy_changing(change, by)
-            vhost.follow_policies(change, by)
-            self.events.policy_changed(change, by)
-            self.watchers.policies_changed(vhost.name)
-
-    def _limit_vhost(self, change: VhostLimitsPut | VhostLimitsDelete, *, stored: bool = False) -> None:
-        vhost = self._existing_vhost(change.vhost)
-        limits: dict[str, int] = {}
-        if isinstance(change, VhostLimitsPut):
-            limits = parse_limits(change.definition, VHOST_LIMITS, "limits", stored=stored)
-        vhost.limits = limits
-
-    def _add_vhost(self, record: VhostPut) -> None:
-        if record.name in self.vhosts:
-            self.vhosts[record.name].record = record
-            return
-        vhost = VirtualHost(record, self.journal, self._runnable, self._seed, self.log, self.timers)
-        vhost.sync_confirms = self.syncs_confirms(record.name)
-        vhost.watcher = self.watchers
-        vhost.churn = self.churn
-        vhost.work = self.work
-        vhost.letters.in_line = self.letters_in_line
-        vhost.deaths = self.deaths
-        self.vhosts[record.name] = vhost
-
-    def _delete_vhost(self, name: str, by: str) -> None:
-        vhost = self.vhosts.get(name)
-        if vhost is None:
-            return
-        if vhost.record.protected_from_deletion:
-            raise ValueError(f"Refusing to delete virtual host '{name}' because it is protected from deletion")
-        del self.vhosts[name]
-        vhost.abandon()
-        connected = [connection for connection in self.connections.values() if connection.vhost is vhost]
-        lost = self.access.forget_vhost(name)
-        cleared = self.parameters.forget_vhost(name)
-        self.work.begin(VhostEnd(vhost, self.journal, connected, self._let_go_of, self.events, lost, cleared, by))
-        self.watchers.vhost_deleted(name)
-        for parameter in cleared:
-            self.parameters.tell(parameter)
-
-    def _let_go_of(self, vhost: VirtualHost) -> None:
-        """Clean up a deleted vhost that has no connections left."""
-        self.counted.add(vhost.counted)
-        vhost.letters.close()
-        for seen in vhost.seen_keys.values():
-            seen.close()
-        for held in list(vhost.held.values()):
-            held.close()
-        if vhost.kept_sessions is not None:
-            vhost.kept_sessions.close()
-            vhost.kept_sessions = None
-        vhost.records.close()
-
-    def _connections_of_user(self, user: str) -> list[Peer]:
+    def connections_of_user(self, user: str) -> list[Peer]:
+        """Return the connections of `user`."""
         return list(self._connections_of.get(user, ()))
 
     def _access_changed(self) -> None:

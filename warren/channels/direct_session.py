@@ -114,7 +114,7 @@ class DirectPeer(Peer):
         """
         self._waiting.append((ticket, batch, value))
         if len(self._waiting) == 1 and not self.open_gate():
-            self.broker.gate(self)
+            self.broker.shut_gates.add(self)
 
     def open_gate(self) -> bool:
         waiting = self._waiting
@@ -131,7 +131,7 @@ class DirectPeer(Peer):
 
     def _forget_gate(self) -> None:
         self._waiting.clear()
-        self.broker.forget_gate(self)
+        self.broker.shut_gates.forget(self)
 
     def resume(self, reason: i64) -> None:
         if self.paused & reason:

@@ -463,7 +463,7 @@ class VhostEnd(Job):
             binding = self._bindings[self._next_binding]
             self._next_binding += 1
             exchange.unbind(binding.destination, binding.routing_key, binding.arguments)
-            self._vhost.forget_incoming(binding)
+            self._vhost.incoming.forget(binding)
         self._bindings = []
         self._next_binding = -1
         return True

@@ -267,7 +267,7 @@ class Peer:
         gate = self._gate
         if gate.is_shut() or ticket > broker.journal.committed_ticket or batch > broker.log.done_batch:
             if not gate.is_shut():
-                broker.gate(self)
+                broker.shut_gates.add(self)
             gate.hold(ticket, batch, data)
             return
         self.outbox.write(data)
@@ -282,7 +282,7 @@ class Peer:
 
     def _forget_gate(self) -> None:
         self._gate.forget()
-        self.broker.forget_gate(self)
+        self.broker.shut_gates.forget(self)
 
     def pause(self, reason: i64) -> None:
         """Stop handling input for `reason`."""
@@ -366,7 +366,7 @@ class Peer:
         """Memory or disk is short, or the disk is behind, and this connection publishes."""
         self.pause(PAUSED_ALARM)
         # A short delay of the disk is soon over: do not tell the client.
-        if self.broker.alarm_reason != "":
+        if self.broker.flow.alarm_reason != "":
             self._tell_blocked()
 
     def alarm_set(self) -> None:
@@ -381,7 +381,7 @@ class Peer:
     def _tell_blocked(self) -> None:
         if self.wants_blocked and not self.told_blocked:
             self.told_blocked = True
-            self.tell_blocked(self.broker.alarm_reason or INBOUND_REASON)
+            self.tell_blocked(self.broker.flow.alarm_reason or INBOUND_REASON)
 
     def is_held_up(self) -> bool:
         """Tell whether it waits for the end of an alarm, or its peer has been told so."""
@@ -405,7 +405,7 @@ class Peer:
         return True
 
     def resume_inbound(self) -> None:
-        if self.broker.alarm_reason == "":
+        if self.broker.flow.alarm_reason == "":
             self._tell_unblocked()
         self.resume(PAUSED_INBOUND)
 

@@ -7,11 +7,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from warren.amqp.outbox import Outbox
+
+if TYPE_CHECKING:
+    from warren.channels.peer import Peer
 
 # As many may wait; the connection then does not read on.
 REPLIES_MAX: Final = 1000
@@ -60,3 +63,26 @@ class ReplyGate:
     def forget(self) -> None:
         """Drop the waiting replies: nothing follows connection.close."""
         self._replies = _NONE
+
+
+class ShutGates:
+    """The connections of a broker with replies that wait."""
+
+    def __init__(self) -> None:
+        self._connections: set[Peer] = set()
+
+    def add(self, connection: Peer) -> None:
+        """Remember that `connection` has replies that wait for a commit."""
+        self._connections.add(connection)
+
+    def forget(self, connection: Peer) -> None:
+        """Forget a connection that ended."""
+        self._connections.discard(connection)
+
+    def open(self) -> None:
+        """Have the connections send what has nothing left to wait for: something was committed."""
+        if not self._connections:
+            return
+        for connection in list(self._connections):
+            if connection.open_gate():
+                self._connections.discard(connection)

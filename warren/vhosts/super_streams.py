@@ -111,6 +111,16 @@ def partition_places(exchange: Exchange) -> dict[Destination, int]:
     return places
 
 
+def partitions_moved(exchange: Exchange, gone: list[Destination]) -> None:
+    """Have the groups of the partitions of `exchange` follow a change of its bindings, and those of `gone` too."""
+    if not exchange.is_super_stream:
+        return
+    exchange.partition_places = None
+    for destination in [*exchange.by_destination, *gone]:
+        if isinstance(destination, Stream) and destination.groups is not None:
+            destination.groups.regroup()
+
+
 def partitions_of(vhost: VirtualHost, name: str) -> list[str] | None:
     """Return the names of the partitions of the super stream called `name`, in order; None: it does not exist."""
     exchange = vhost.exchanges.get(name)

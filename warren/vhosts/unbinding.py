@@ -17,6 +17,7 @@ from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.queues.destination import Destination
 from warren.queues.long_work import Job, Steps
+from warren.vhosts.super_streams import partitions_moved
 
 if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
@@ -63,7 +64,7 @@ class Unbinding(Job):
             self._outgoing = list(gone.bindings.values())
             if gone.is_super_stream:
                 self._destinations = list(gone.by_destination)
-        self._sources = self._vhost.forget_sources(gone)
+        self._sources = self._vhost.incoming.take(gone)
 
     def _take_outgoing(self, gone: Destination, steps: Steps) -> bool:
         if not isinstance(gone, Exchange) or self._next < 0:
@@ -77,11 +78,11 @@ class Unbinding(Job):
             binding = outgoing[self._next]
             self._next += 1
             if gone.unbind(binding.destination, binding.routing_key, binding.arguments) is not None:
-                vhost.forget_incoming(binding)
+                vhost.incoming.forget(binding)
                 vhost.watcher.binding_deleted(vhost.name, binding, self._by)
         self._next = -1
         self._outgoing = []
-        vhost.partitions_moved(gone, self._destinations)
+        partitions_moved(gone, self._destinations)
         return True
 
     def _take_incoming(self, gone: Destination, steps: Steps) -> bool:
@@ -95,7 +96,7 @@ class Unbinding(Job):
                 first = source.by_destination.get(gone)
                 if first is None:
                     self._is_unbound = True
-                    vhost.partitions_moved(source, [])
+                    partitions_moved(source, [])
                     if vhost.is_to_auto_delete(source):
                         vhost.take_exchange_out(source, self._by)
                         self._gone.append(source)

@@ -52,6 +52,7 @@ from warren.queues.seen_keys import SeenKeys, check_equivalent, exchange_rules
 from warren.queues.timers import Timer, TimerQueue
 from warren.streams.stream import Stream
 from warren.vhosts.dead_lettering import DeadLettering
+from warren.vhosts.incoming_bindings import IncomingBindings
 from warren.vhosts.kept_sessions import KeptSessions
 from warren.vhosts.metadata import (
     BindingDelete,
@@ -69,7 +70,7 @@ from warren.vhosts.policies import PolicyBook, alternate_of
 from warren.vhosts.policy_run import PolicyRun
 from warren.vhosts.records import VhostRecords
 from warren.vhosts.retained import RetainedMessages
-from warren.vhosts.super_streams import partition_places
+from warren.vhosts.super_streams import partition_places, partitions_moved
 from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatcher
 from warren.vhosts.unbinding import Unbinding
 
@@ -114,9 +115,7 @@ class VirtualHost(ExchangeHost):
         self.records = VhostRecords(log, record.name)
         self._retained: RetainedMessages | None = None  # made on demand
         self.kept_sessions: KeptSessions | None = None  # made by the protocol that has such sessions
-        # The exchanges with bindings to this destination. Destinations of one exchange only, as most are, share a set.
-        self._incoming: dict[Destination, set[Exchange]] = {}
-        self._alone: dict[Exchange, set[Exchange]] = {}
+        self.incoming = IncomingBindings()
         self._journal = journal
         self._runnable = runnable
         self._seed = seed
@@ -221,24 +220,11 @@ class VirtualHost(ExchangeHost):
                 if not binding.destination.deleted:
                     yield binding
 
-    def sources_of(self, destination: Destination) -> list[Exchange]:
-        """Return the exchanges with bindings to `destination`."""
-        return list(self._incoming.get(destination, ()))
-
     def partition_of(self, queue: Queue) -> int:
-        for source in sorted(self._incoming.get(queue, ()), key=_name):
+        for source in self.incoming.sorted_sources_of(queue):
             if source.is_super_stream:
                 return partition_places(source)[queue]
         return -1
-
-    def partitions_moved(self, exchange: Exchange, gone: list[Destination]) -> None:
-        """Have the groups of the partitions of `exchange` follow a change of its bindings, and those of `gone` too."""
-        if not exchange.is_super_stream:
-            return
-        exchange.partition_places = None
-        for destination in [*exchange.by_destination, *gone]:
-            if isinstance(destination, Stream) and destination.groups is not None:
-                destination.groups.regroup()
 
     # --- routing --------------------------------------------------------------------------------------------------
 
@@ -312,7 +298,7 @@ class VirtualHost(ExchangeHost):
     def take_exchange_out(self, exchange: Exchange, by: str) -> int:
         """Delete `exchange`; the caller does the `Unbinding` of it. Return the ticket to wait for."""
         del self.exchanges[exchange.name]
-        self._alone.pop(exchange, None)
+        self.incoming.forget_exchange(exchange)
         exchange.deleted = True
         seen = self.seen_keys.pop(exchange.name, None)
         if seen is not None:
@@ -473,7 +459,7 @@ class VirtualHost(ExchangeHost):
         if not self._add_binding(binding):
             return self._journal.last_ticket if durable else 0
         if is_last:
-            self.partitions_moved(source, [])
+            partitions_moved(source, [])
         self.topology_version += 1
         self.watcher.binding_created(self.name, binding, by)
         if not durable:
@@ -518,24 +504,8 @@ class VirtualHost(ExchangeHost):
         source = binding.source
         if not source.bind(binding):
             return False
-        sources = self._incoming.get(binding.destination)
-        if sources is None:
-            self._incoming[binding.destination] = self._alone_of(source)
-        elif source not in sources:
-            if len(sources) == 1:  # it is shared
-                sources = sources.copy()
-                self._incoming[binding.destination] = sources
-            sources.add(source)
+        self.incoming.add(binding)
         return True
-
-    def _alone_of(self, source: Exchange) -> set[Exchange]:
-        """Return the set of only `source`, which is the same one each time while it exists."""
-        found = self._alone.get(source)
-        if found is None:
-            found = {source}
-            if not source.deleted:
-                self._alone[source] = found
-        return found
 
     def unbind(
         self,
@@ -551,28 +521,11 @@ class VirtualHost(ExchangeHost):
             return 0
         self.topology_version += 1
         ticket = self._journal_unbind(binding)
-        self.forget_incoming(binding)
-        self.partitions_moved(source, [destination])
+        self.incoming.forget(binding)
+        partitions_moved(source, [destination])
         auto_deleted = self.delete_exchange(source, by) if self.is_to_auto_delete(source) else 0
         self.watcher.binding_deleted(self.name, binding, by)
         return max(ticket, auto_deleted)
-
-    def forget_sources(self, destination: Destination) -> list[Exchange]:
-        """Return the exchanges with bindings to a deleted `destination`, by name, for the last time."""
-        return sorted(self._incoming.pop(destination, ()), key=_name)
-
-    def forget_incoming(self, binding: Binding) -> None:
-        """Note that `binding` has gone, if it was the last from its source to its destination."""
-        sources = self._incoming.get(binding.destination)
-        if sources is not None and not binding.source.is_bound_to(binding.destination):
-            if len(sources) > 2:
-                sources.discard(binding.source)
-                return
-            left = [each for each in sources if each is not binding.source]
-            if left:
-                self._incoming[binding.destination] = self._alone_of(left[0])
-            else:
-                del self._incoming[binding.destination]
 
     def _journal_unbind(self, binding: Binding) -> int:
         if not (binding.source.durable and binding.destination.durable):
@@ -783,7 +736,7 @@ class VirtualHost(ExchangeHost):
             destination = self.exchange(change.destination)
         source.check_binding(change.routing_key, change.arguments)
         self._add_binding(Binding(source, destination, change.routing_key, change.arguments))
-        self.partitions_moved(source, [])
+        partitions_moved(source, [])
 
 
 def standard_exchanges(vhost_name: str, seed: int = 0) -> list[Exchange]:
@@ -795,10 +748,6 @@ def standard_exchanges(vhost_name: str, seed: int = 0) -> list[Exchange]:
     for exchange in made:
         exchange.declared_by = INTERNAL_USER
     return made
-
-
-def _name(exchange: Exchange) -> str:
-    return exchange.name
 
 
 def in_use(kind: str, name: str, vhost: str) -> ChannelException:

@@ -770,7 +770,7 @@ class World:
 
     def check(self) -> None:
         broker = self.harness.broker
-        by_vhost = broker.totals_by_vhost()
+        by_vhost = broker.sums().by_vhost
         total = Counter(self.old)
         for name, books in self.books.items():
             expected = {field: books.counts[field] for field in FIELDS if books.counts[field]}

@@ -153,7 +153,7 @@ def test_a_restore_is_neither_journalled_nor_told() -> None:
     assert alone.vhost.exchanges["x"].declared_by == "someone"
     queue = alone.vhost.queues["q"]
     assert (queue.store_id, queue.ticket) == (41, 0)
-    assert [source.name for source in alone.vhost.sources_of(queue)] == ["x"]
+    assert [source.name for source in alone.vhost.incoming.sources_of(queue)] == ["x"]
     alone.queue("next")
     assert int(alone.vhost.queues["next"].store_id) > 41, "numbers of restored queues are not given again"
     with pytest.raises(ChannelException, match="no queue 'gone'"):

@@ -66,7 +66,7 @@ def test_a_destination_knows_its_sources_until_the_last_binding_goes() -> None:
             client.bind("q", exchange, key)
 
     def sources() -> list[str]:
-        return sorted(source.name for source in harness.vhost.sources_of(harness.queue("q")) if source.name)
+        return sorted(source.name for source in harness.vhost.incoming.sources_of(harness.queue("q")) if source.name)
 
     assert sources() == ["amq.direct", "amq.topic"]
     client.call(1, m.QueueUnbind(0, "q", "amq.direct", "a", EMPTY_TABLE))
@@ -96,7 +96,7 @@ def test_destinations_of_one_exchange_are_nothing_to_each_other() -> None:
         client.bind(queue, "amq.direct")
 
     def sources(queue: str) -> list[str]:
-        return sorted(source.name for source in harness.vhost.sources_of(harness.queue(queue)))
+        return sorted(source.name for source in harness.vhost.incoming.sources_of(harness.queue(queue)))
 
     for count in (2, 3):
         client.bind("p", names[count - 1])
@@ -119,6 +119,6 @@ def test_many_bindings_of_a_deleted_exchange_go_in_later_turns() -> None:
         client.bind("q", "x", f"a.{number}")
     vhost, queue = harness.vhost, harness.queue("q")
     vhost.delete_exchange(vhost.exchanges["x"])
-    assert any(source.name == "x" for source in vhost.sources_of(queue)), "not all at once"
+    assert any(source.name == "x" for source in vhost.incoming.sources_of(queue)), "not all at once"
     harness.settle()
-    assert not any(source.name == "x" for source in vhost.sources_of(queue))
+    assert not any(source.name == "x" for source in vhost.incoming.sources_of(queue))

@@ -452,7 +452,7 @@ class Statistics:
         if len(vhosts) == 1:
             return self.of_vhost(vhosts[0].name, lengths)
         sums = [0] * len(TOTAL_FIELDS)
-        counts = self._broker.totals_by_vhost()
+        counts = self._broker.sums().by_vhost
         for vhost in vhosts:
             row = self.vhost_row(vhost.name, (0, 0, 0), counts[vhost.name])
             sums = [before + more for before, more in zip(sums, row, strict=True)]

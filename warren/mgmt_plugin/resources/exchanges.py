@@ -92,7 +92,7 @@ def describe_implicit(vhost: str, queue: str) -> Described:
 async def bindings_to(vhost: VirtualHost, destination: Destination) -> list[Binding]:
     """Return the bindings that lead to a queue or exchange."""
     found: list[Binding] = []
-    for source in vhost.sources_of(destination):
+    for source in vhost.incoming.sources_of(destination):
         found += await bindings_between(source, destination)
     return found
 

@@ -83,7 +83,7 @@ class VhostHandlers(Handlers):
     async def list_vhosts(self, call: Call) -> Response:
         vhosts = list(visible_vhosts(call))
         ranges = Ranges.of(call.query, len(vhosts))
-        counts = self._broker.totals_by_vhost()
+        counts = self._broker.sums().by_vhost
         return await answer_list(
             call,
             vhosts,

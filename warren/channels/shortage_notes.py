@@ -1,0 +1,76 @@
+"""What the broker says about its own shortages: contents received in part, and dropped dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from warren.channels.inbound import Inbound
+from warren.channels.peer import Peer
+from warren.vhosts.dead_lettering import LettersInLine
+
+LETTERS_NOTE_EVERY_S: Final = 60.0
+# A shortage is reported as over only after this many ticks without one: it comes and goes.
+SHORT_TICKS: Final = 10
+
+
+class ShortageNotes:
+    """Watches `inbound` and `letters`. `note` adds a notice for the log."""
+
+    def __init__(
+        self, inbound: Inbound, letters: LettersInLine, note: Callable[[str, str, dict[str, object]], None]
+    ) -> None:
+        self._inbound = inbound
+        self._letters = letters
+        self._note = note
+        self._next_letters_note_s: float = 0.0
+        self._short_ticks: int = 0  # until the notice that inbound is no longer short; 0: it was given
+
+    def tick(self, now_s: float) -> None:
+        """Add the notices that are due at `now_s`."""
+        self._note_inbound()
+        self._note_letters(now_s)
+
+    def _note_letters(self, now_s: float) -> None:
+        """Log the number of dropped dead letters, at most once a minute."""
+        dropped = int(self._letters.dropped)
+        if dropped and now_s >= self._next_letters_note_s:
+            self._letters.dropped = 0
+            self._next_letters_note_s = now_s + LETTERS_NOTE_EVERY_S
+            self._note("warning", "dead_letters.dropped", {"count": dropped})
+
+    def _note_inbound(self) -> None:
+        """Say once that too much is received in part, and once that it is over for a while."""
+        inbound = self._inbound
+        if inbound.is_short:
+            if self._short_ticks == 0:
+                largest = max(inbound.connections, key=_inbound_bytes, default=None)
+                fields: dict[str, object] = {
+                    "held_bytes": int(inbound.held_bytes),
+                    "max_bytes": int(inbound.max_bytes),
+                    "connections": len(inbound.connections),
+                }
+                if isinstance(largest, Peer):
+                    fields["largest_peer"] = largest.peer
+                    fields["largest_user"] = largest.user_name
+                    fields["largest_bytes"] = int(largest.inbound_bytes)
+                self._note("warning", "inbound.short", fields)
+            self._short_ticks = SHORT_TICKS
+        elif self._short_ticks:
+            self._short_ticks -= 1
+            if self._short_ticks == 0:
+                self._note("info", "inbound.enough", {"held_bytes": int(inbound.held_bytes)})
+
+
+def close_largest(inbound: Inbound) -> None:
+    """Close the connection that holds most of the partly received contents, while they are too much to keep."""
+    while True:
+        largest = inbound.maybe_largest()
+        if largest is None:
+            return
+        assert isinstance(largest, Peer)
+        largest.close_largest()
+
+
+def _inbound_bytes(connection: Peer) -> int:
+    return int(connection.inbound_bytes)
