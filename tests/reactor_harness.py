@@ -163,14 +163,14 @@ class Place:
         self.reactor = Reactor(
             self.broker,
             Admission(10000, 10000, accepts_per_s),
-            lambda _: None,
-            self.crashes.append,
-            self.settled,
-            lambda: False,
-            lambda: None,
-            lambda: None,
-            5.0,
-            self.clock,
+            certificate_user=lambda _: None,
+            on_crash=self.crashes.append,
+            on_settled=self.settled,
+            is_alone=lambda: False,
+            dispatch=lambda: None,
+            on_wake=lambda: None,
+            tls_handshake_timeout_s=5.0,
+            clock=self.clock,
             keepalive=keepalive,
         )
 

@@ -21,8 +21,9 @@ from warren.msgstore.log.log_position import LogPosition
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.server import message_store
-from warren.server.message_store import Gate, Mender, MessageStoreService
+from warren.server.message_store import Gate, MessageStoreService
 from warren.server.settings import StoreSettings
+from warren.server.store_reader import Mender
 from warren.server.store_workers import Job, Worker
 
 # A content header frame of an empty body: type, channel, size, class, weight, body size, flags, end.
@@ -231,11 +232,11 @@ class ServiceFixture:
                 self.files,
                 self.engine,
                 settings,
-                self._wake,
-                self.settle,
-                self._failed,
-                self.abandoned.set,
-                lambda: 42,
+                wake=self._wake,
+                settle=self.settle,
+                on_failed=self._failed,
+                abandon=self.abandoned.set,
+                clock_ms=lambda: 42,
                 gate=gate,
                 mender=mender,
             )

@@ -44,7 +44,6 @@ import trio
 
 from warren.msgstore.files.errors import StoreError, StoreUnreadableError
 from warren.msgstore.files.pins import PinError, PinnedFile
-from warren.msgstore.files.readable_files import ReadableFiles
 from warren.msgstore.files.recovery import ADVICE
 from warren.msgstore.files.store import ReadProblem, wall_time_ms
 from warren.msgstore.log.checkpoint import CLEAN, seal
@@ -54,8 +53,6 @@ from warren.msgstore.log.jobs import (
     CommitJob,
     DropJob,
     Errand,
-    ReadJob,
-    Removal,
     SealedRead,
     SealJob,
     UnlinkJob,
@@ -65,13 +62,15 @@ from warren.msgstore.log.message_log import LINGER_S, MessageLog
 from warren.msgstore.log.scrub import PIECE_BYTES as SCRUB_PIECE_BYTES
 from warren.msgstore.log.scrub import Scrubber
 from warren.server import standard_streams
-from warren.server.beats import beat_after, next_beat
+from warren.server.beats import next_beat
 from warren.server.catalogue.writer import InThread
 from warren.server.commit_pace import CommitPace
+from warren.server.disk_space import RETRY_S, DiskSpace
 from warren.server.errors import StartError
 from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
-from warren.server.settings import DISK_FREE_RESUME_SHARE, StoreSettings
+from warren.server.settings import StoreSettings
+from warren.server.store_reader import Mender, StoreReader
 from warren.server.store_versions import Versions
 from warren.server.store_workers import (
     Failure,
@@ -93,7 +92,6 @@ from warren.server.threads import STORE, in_thread
 from warren.server.unread_jobs import READ_ADVICE, UnreadJobs
 
 EXIT_CODE: Final = 3
-RETRY_S: Final = 0.5
 GRACE_S: Final = 5.0
 STALL_S: Final = 1.0  # at a stop: how long the gate may take to open again
 SYNC_WITHIN_S: Final = 1.0
@@ -103,10 +101,6 @@ IDLE_S: Final = 1.0
 CHECKPOINT_PAUSE_S: Final = 5.0
 # How long unneeded segments wait for a checkpoint while others write, if they are too few to justify one.
 DEAD_KEPT_S: Final = 60.0
-DISK_CHECK_S: Final = 1.0
-DISK_CHECK_MIN_S: Final = 0.05
-# The most that can be written.
-FILL_BYTES_PER_S: Final = 2 << 30
 COMPACTION_IDLE_S: Final = 1.0
 # At most this often everything is read again.
 SCRUB_EVERY_S: Final = 3600.0
@@ -116,8 +110,6 @@ _WATCH_S: Final = SYNC_WITHIN_S / 2
 _READ_RETRY_S: Final = 0.05
 # How long a start waits for failing reads before it gives up.
 READ_PATIENCE_S: Final = 30.0
-# After this number of failures of a read, the copy of another node is requested, if there is one.
-_FAILURES_BEFORE_MENDING: Final = 6
 _POLL_S: Final = 0.02
 _DAMAGES_LOGGED_MAX: Final = 20
 
@@ -177,19 +169,6 @@ class Gate(Protocol):
         """Return why commits wait, in a few words; empty if they do not."""
 
 
-class Mender(Protocol):
-    """Mends damage on disk from other nodes that have the same data. Called in the threads; blocks for seconds."""
-
-    def mend(self, job: Errand, places: list[int]) -> bool:
-        """Mend what `job` has met, in the log at these places; tell whether to run the job again."""
-
-    def mend_unread(self, job: Errand, segment: int) -> bool:
-        """Mend what the disk does not give to `job`: of that segment of the log, or the chunk; tell as `mend` does."""
-
-    def mend_segment(self, number: int, lsn: int) -> None:
-        """Mend the frame at `lsn`."""
-
-
 class OpenGate:
     """The gate of a single node."""
 
@@ -215,6 +194,7 @@ class MessageStoreService:
         store: StoreFiles,
         broker: Engine,
         settings: StoreSettings,
+        *,
         wake: Callable[[], None],
         settle: Callable[[], None],
         on_failed: Callable[[], None],
@@ -253,32 +233,24 @@ class MessageStoreService:
         self._tasks = Supervision() if tasks is None else tasks
         self._gate: Gate = OpenGate() if gate is None else gate
         self._mender = mender
+        self._reads = StoreReader(store, broker.log.checksum, mender)
         self._held: CommitJob | None = None  # at the gate
         self._compaction = Compaction(broker.log)
         self._pace = CommitPace()  # used by the committer
         self._outcomes: deque[Outcome] = deque()
         self._committer = Worker("committer", self._commit, self._report, _committer_retries)
-        self._reader = Worker("reader", self._read, self._report, _reader_retries)
+        self._reader = Worker("reader", self._reads.read, self._report, _reader_retries)
         self._housekeeper = Worker("housekeeper", self._keep_house, self._report, _housekeeper_retries)
+        minimum_bytes = settings.disk_free_min_bytes
+        self._space = DiskSpace(store, broker.log, minimum_bytes, broker.set_alarm, self._housekeeper.put, settle)
         self._ended = Event()
         self._stopping = False
 
-        self._shortages: dict[str, str] = {}  # jobs that wait for space, and the reason
-        self._postponed: list[Job] = []  # of the housekeeper, until there may be space again
         self._releasing = 0  # number of removals with the reader
         self._held_back: list[CheckpointJob] = []  # until the removals are with the housekeeper
         self._pinning = 0  # number of pins being made
         self._dropped_later: list[DropJob] = []  # until the pins are made
         self._unread = UnreadJobs(self._reader.put)
-        # Of the reader: how often reads failed that still fail, and those of them whose file is gone.
-        self._failures: dict[Errand, int] = {}
-        self._given_up: set[Errand] = set()  # reads that an operator has cancelled
-        self._files_gone: set[Errand] = set()
-        self._disk_is_low = False
-        self._disk_is_known = True
-        self._spared_segment = 0  # the segment in which the next one was requested
-        self._written_segment = 0  # written last
-        self._space_taken = trio.Event()  # since the last look at the free space
         self._quarantined: set[int] = set()
         self._clean_checkpoint = False
         self._progress = trio.Event()
@@ -336,7 +308,7 @@ class MessageStoreService:
         while message_log.read_jobs:
             reads, message_log.read_jobs = message_log.read_jobs, []
             for read in reads:
-                patiently(lambda read=read: self._read(read))  # type: ignore[misc]
+                patiently(lambda read=read: self._reads.read(read))  # type: ignore[misc]
                 self._broker.loaded(read)
 
     def completed(self) -> None:
@@ -374,7 +346,7 @@ class MessageStoreService:
         if isinstance(outcome, CommitJob) and outcome.is_continued:
             self.written_bytes += int(outcome.payload_bytes)
             self._broker.stored(outcome)
-            self._note_segment(outcome)
+            self._space.note_segment(outcome)
         elif isinstance(outcome, CommitJob):
             self.batches += 1
             self.written_bytes += int(outcome.payload_bytes)
@@ -384,8 +356,8 @@ class MessageStoreService:
             self._log.batch_bytes = self._pace.batch_bytes
             self._held = outcome
             self._pass_gate()
-            self._maybe_prepare_spare(outcome)
-            self._note_segment(outcome)
+            self._space.maybe_prepare_spare(outcome)
+            self._space.note_segment(outcome)
         elif isinstance(outcome, Errand):
             self._unread.done(outcome)
             self.reads += 1
@@ -400,12 +372,12 @@ class MessageStoreService:
         elif isinstance(outcome, ReleaseJob):
             self._released(outcome)
         elif isinstance(outcome, SpareJob):
-            self._space_taken.set()
+            self._space.spare_is_ready()
         elif isinstance(outcome, PinJob):
             outcome.over.set()
             self._pinned()
         elif isinstance(outcome, Shortage):
-            self._met_shortage(outcome)
+            self._space.met(outcome)
             return
         elif isinstance(outcome, Unread):
             self._unread.add(outcome)
@@ -413,8 +385,8 @@ class MessageStoreService:
         elif isinstance(outcome, Failure):
             self._fail(outcome)
             return
-        if self._shortages:
-            self._has_space(kind_of(outcome))
+        if self._space.shortages:
+            self._space.found(kind_of(outcome))
 
     def _released(self, job: ReleaseJob) -> None:
         self._releasing -= 1
@@ -431,19 +403,6 @@ class MessageStoreService:
             drops, self._dropped_later = self._dropped_later, []
             for drop in drops:
                 self._reader.put(drop)
-
-    def _maybe_prepare_spare(self, job: CommitJob) -> None:
-        """Prepare the next segment when half of this one is written, so that no commit waits for it."""
-        segment = int(job.segment)
-        if segment != self._spared_segment and 2 * (job.lsn - job.base_lsn) > job.capacity:
-            self._spared_segment = segment
-            self._housekeeper.put(SpareJob(int(self._log.segment_bytes)))
-
-    def _note_segment(self, job: CommitJob) -> None:
-        segment = int(job.segment)
-        if segment != self._written_segment:
-            self._written_segment = segment
-            self._space_taken.set()
 
     def _tell_damages(self) -> None:
         damages, self._log.damages = self._log.damages, []
@@ -483,61 +442,6 @@ class MessageStoreService:
         took_s = time.monotonic() - began_s
         self.commit_times.observe(took_s)
         self._pace.note(int(job.payload_bytes), took_s, synced=job.sync)
-
-    def _read(self, job: Job) -> None:
-        store = self._store
-        if isinstance(job, ReleaseJob):
-            store.release(job.unlink.segments)
-            return
-        assert isinstance(job, Errand)
-        try:
-            self._carry_out(job)
-        except StoreUnreadableError:
-            self._failures[job] = self._failures.get(job, 0) + 1
-            raise
-        if self._failures:
-            self._failures.pop(job, None)
-            self._files_gone.discard(job)
-            if isinstance(job, Removal):
-                self._note_gone(*job.replaced())
-        for problem in store.take_read_problems():
-            log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
-
-    def _carry_out(self, job: Errand) -> None:
-        """Do `job`; its data counts as damaged only if it is read so twice and cannot be mended."""
-        if job in self._files_gone:
-            return
-        store, checksum = self._store, self._log.checksum
-        if job in self._given_up:
-            job.carry_out(ReadableFiles(store))
-            self._given_up.discard(job)
-            return
-        try:
-            job.carry_out(store)
-        except StoreUnreadableError as error:
-            # Writing the right bytes over unreadable ones does not change anything else. See ``replication.mending``.
-            if self._mender is None or self._failures.get(job, 0) < _FAILURES_BEFORE_MENDING:
-                raise
-            if not self._mender.mend_unread(job, error.segment):
-                raise
-            job.carry_out(store)
-        places = job.damaged(checksum)
-        if places:
-            assert isinstance(job, ReadJob)
-            store.forget_cached(job.ranges)
-            job.carry_out(store)
-            places = job.damaged(checksum)
-        is_missing = isinstance(job, SealedRead) and job.chunk is None
-        if (places or is_missing) and self._mender is not None and self._mender.mend(job, places):
-            job.carry_out(store)
-            places = job.damaged(checksum)
-        job.is_checked = not places
-
-    def _note_gone(self, stream_id: int, segments: list[int]) -> None:
-        """Note that files of a stream were removed or replaced: failing reads of them find nothing."""
-        for job in self._failures:
-            if isinstance(job, SealedRead) and job.stream_id == stream_id and job.segment in segments:
-                self._files_gone.add(job)
 
     def _keep_house(self, job: Job) -> None:
         store = self._store
@@ -582,31 +486,7 @@ class MessageStoreService:
             return "the message store has failed"
         if self._unread.trouble():
             return "the disk of the message store cannot be read"
-        return "the disk of the message store is full" if self._shortages else self._gate.trouble()
-
-    def _met_shortage(self, shortage: Shortage) -> None:
-        job = shortage.job
-        if isinstance(job, QuarantineJob):
-            log.warning("no space to copy a damaged segment", segment=job.segment, reason=shortage.reason)
-            return
-        kind = kind_of(job)
-        if kind not in self._shortages:
-            log.error("no space for the message store; publishers wait", what=kind, reason=shortage.reason)
-        self._shortages[kind] = shortage.reason
-        if isinstance(job, SealJob) or not isinstance(job, CommitJob | Errand):
-            self._postponed.append(job)
-        if kind == "spare":
-            # While there is room in this segment, release dead data.
-            self._log.checkpoints.want()
-        self._set_alarm()
-
-    def _has_space(self, kind: str) -> None:
-        if self._shortages.pop(kind, None) is not None:
-            log.info("the message store has space again", what=kind)
-            self._set_alarm()
-
-    def _set_alarm(self) -> None:
-        self._broker.set_alarm("disk", self._disk_is_low or len(self._shortages) > 0)
+        return "the disk of the message store is full" if self._space.shortages else self._gate.trouble()
 
     def _fail(self, failure: Failure) -> None:
         self.failed = failure.reason
@@ -631,7 +511,7 @@ class MessageStoreService:
         reads = [each for each in self._unread.reads() if each.subject() == (vhost, queue)]
         for each in reads:
             if isinstance(each.job, Errand):
-                self._given_up.add(each.job)
+                self._reads.give_up(each.job)
                 self._unread.hurry(each)
         return len(reads)
 
@@ -653,7 +533,7 @@ class MessageStoreService:
             keep = self._tasks.keep
             nursery.start_soon(keep, "store linger", self._linger, ESSENTIAL)
             nursery.start_soon(keep, "store sync", self._watch_writes, ESSENTIAL)
-            nursery.start_soon(keep, "disk watch", self._watch_disk, ESSENTIAL)
+            nursery.start_soon(keep, "disk watch", self._space.watch, ESSENTIAL)
             nursery.start_soon(keep, "reads that fail", self._unread.run, ESSENTIAL)
             nursery.start_soon(keep, "compaction", self._compact)
             if self._settings.scrub_bytes_per_s:
@@ -714,65 +594,23 @@ class MessageStoreService:
         takes weeks if a client publishes only a little every second.
         """
         gain_bytes = self._gain_bytes()
-        if is_quiet or since_s >= DEAD_KEPT_S or self._disk_is_low:
+        if is_quiet or since_s >= DEAD_KEPT_S or self._space.is_low:
             return gain_bytes > 0
         return gain_bytes >= self._log.checkpoints.every_bytes
 
     def _gain_bytes(self) -> int:
-        return int(self._log.segments.gain_bytes(self._log.checkpoints.lsn, self._disk_is_low))
-
-    async def _watch_disk(self) -> None:
-        minimum = self._settings.disk_free_min_bytes
-        while True:
-            pause_s = DISK_CHECK_S
-            # Space is taken a segment at a time: looking each time stops publishers at most one segment too late.
-            self._space_taken = trio.Event()
-            try:
-                free = self._store.free_bytes()
-            except OSError as error:
-                if self._disk_is_known:
-                    log.error("the free disk space cannot be determined", reason=str(error))
-                self._disk_is_known = False
-            else:
-                self._disk_is_known = True
-                self._note_free_space(free, minimum)
-                # Other programs take space, too: the nearer the watermark, the sooner it can be crossed.
-                pause_s = min(max((free - minimum) / FILL_BYTES_PER_S, DISK_CHECK_MIN_S), DISK_CHECK_S)
-                if self._disk_is_low:
-                    pause_s = RETRY_S
-            if self._postponed:
-                postponed, self._postponed = self._postponed, []
-                for job in postponed:
-                    if isinstance(job, SpareJob) and "commit" in self._shortages:
-                        self._postponed.append(job)  # the frame that waits comes first
-                    else:
-                        self._housekeeper.put(job)
-                pause_s = min(pause_s, RETRY_S)
-            with trio.move_on_at(min(beat_after(DISK_CHECK_S), trio.current_time() + pause_s)):
-                await self._space_taken.wait()
-
-    def _note_free_space(self, free: int, minimum: int) -> None:
-        if free < minimum and not self._disk_is_low:
-            log.warning("free disk below the minimum", free_bytes=free, minimum_bytes=minimum)
-            self._disk_is_low = True
-        elif self._disk_is_low and free >= minimum * DISK_FREE_RESUME_SHARE:
-            log.info("free disk above the minimum again", free_bytes=free, minimum_bytes=minimum)
-            self._disk_is_low = False
-        else:
-            return
-        self._set_alarm()
-        self._settle()
+        return int(self._log.segments.gain_bytes(self._log.checkpoints.lsn, self._space.is_low))
 
     async def _compact(self) -> None:
         """Move live data out of sparse segments, a piece at a time."""
         compaction = self._compaction
         pause_s = PIECE_BYTES / self._settings.compaction_bytes_per_s
         while True:
-            if self._stopping or self._log.is_congested() or self._shortages:
+            if self._stopping or self._log.is_congested() or self._space.shortages:
                 await next_beat(COMPACTION_IDLE_S)
             elif compaction.is_busy():
                 await trio.sleep(_POLL_S)
-            elif compaction.step(urgent=self._disk_is_low):
+            elif compaction.step(urgent=self._space.is_low):
                 self._settle()
                 await trio.sleep(pause_s)
             else:

@@ -14,7 +14,7 @@ from store_service import GIB, ServiceFixture, run
 
 from warren.msgstore.log.columns import ColumnsWriter
 from warren.msgstore.log.jobs import ReadJob, SealJob, UnlinkJob
-from warren.server import message_store
+from warren.server import disk_space, message_store
 from warren.server.settings import StoreSettings
 
 
@@ -23,6 +23,7 @@ def test_a_commit_without_space_is_repeated_while_everything_else_goes_on(
 ) -> None:
     """(3)"""
     monkeypatch.setattr(message_store, "RETRY_S", 0.01)
+    monkeypatch.setattr(disk_space, "RETRY_S", 0.01)
 
     async def test(f: ServiceFixture) -> None:
         f.files.refusals["commit"] = 1_000_000
@@ -90,9 +91,9 @@ def test_no_segment_is_made_ahead_while_a_commit_waits_for_space() -> None:
         f.files.refusals["commit"] = 1_000_000
         f.publish()
         await f.until(lambda: "commit refused" in f.files.diary)
-        await trio.sleep(2 * message_store.RETRY_S)
+        await trio.sleep(2 * disk_space.RETRY_S)
         tried = f.files.diary.count("spare refused")
-        await trio.sleep(10 * message_store.RETRY_S)
+        await trio.sleep(10 * disk_space.RETRY_S)
         assert f.files.diary.count("spare refused") == tried
         f.files.refusals = {}
         await f.until(lambda: "spare 65536" in f.files.diary)
@@ -172,7 +173,7 @@ def test_the_nearer_the_minimum_the_more_often_the_disk_is_looked_at() -> None:
 
 
 def test_the_disk_is_looked_at_when_a_segment_has_taken_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_store, "DISK_CHECK_S", 1e9)
+    monkeypatch.setattr(disk_space, "DISK_CHECK_S", 1e9)
 
     async def test(f: ServiceFixture) -> None:
         f.files.free = 1 << 70

@@ -15,7 +15,7 @@ from unit.server.test_message_store import ClosedGate
 
 from warren.msgstore.log.columns import ColumnsWriter
 from warren.msgstore.log.jobs import ReadJob, SealJob
-from warren.server import message_store
+from warren.server import disk_space, message_store
 
 
 @pytest.mark.parametrize("kind", ["commit", "read", "checkpoint", "seal"])
@@ -173,6 +173,7 @@ def test_a_stop_gives_up_at_its_deadline() -> None:
 
 def test_a_stop_without_space_gives_up_too_and_the_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_store, "RETRY_S", 0.01)
+    monkeypatch.setattr(disk_space, "RETRY_S", 0.01)
 
     async def test(f: ServiceFixture) -> None:
         f.files.refusals["commit"] = 1_000_000

@@ -25,7 +25,15 @@ def test_each_turn_is_observed() -> None:
         nonlocal woken
         admission = Admission(10, 10, 10)
         reactor = Reactor(
-            broker, admission, lambda _: None, crashes.append, nothing, lambda: False, nothing, on_wake, 10.0
+            broker,
+            admission,
+            certificate_user=lambda _: None,
+            on_crash=crashes.append,
+            on_settled=nothing,
+            is_alone=lambda: False,
+            dispatch=nothing,
+            on_wake=on_wake,
+            tls_handshake_timeout_s=10.0,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reactor.run)

@@ -135,6 +135,7 @@ class Reactor:
         self,
         broker: Broker,
         admission: Admission,
+        *,
         certificate_user: Callable[[dict[str, object]], str | None],
         on_crash: Callable[[BaseException], None],
         on_settled: Callable[[], None],
