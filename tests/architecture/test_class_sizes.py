@@ -1,0 +1,102 @@
+"""Large classes are listed with their reason: a new one is noticed, and an entry goes with its class's size."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2] / "warren"
+METHODS_MAX = 40
+FIELDS_MAX = 25
+# Arguments of a constructor that are not named at the call.
+POSITIONAL_MAX = 8
+
+# The classes with more methods or fields, by module, and why. "To be divided": it has responsibilities that could have
+# objects of their own. Divide rather than add an entry.
+REASONS = {
+    "amqp10/session.py": {"Amqp10Session": "a method for each performative, and those that `Session` asks for"},
+    "channels/broker.py": {
+        "Broker": "its fields are what the peers of one process share; its methods are within limits"
+    },
+    "channels/peer.py": {"Peer": "to be divided: pauses, heartbeats and the end of a peer"},
+    "channels/session.py": {"Session": "the fast path reads its fields: a further object costs a look-up per message"},
+    "cluster/member.py": {"Member": "one state machine: each message of the protocol may change each of its fields"},
+    "mqtt/peer.py": {"MqttPeer": "a method for each packet, and those that `Peer` asks for"},
+    "mqtt/session.py": {"MqttSession": "what `Session` asks for, besides the subscriptions of a client"},
+    "msgstore/files/store.py": {"Store": "one order of writes, syncs and removals, which a crash may cut anywhere"},
+    "msgstore/log/batch.py": {"Batch": "a record of one batch: rows are added to it in place, once per message"},
+    "msgstore/log/message_log.py": {"MessageLog": "its fields are the log's parts and counters, read once per message"},
+    "msgstore/log/queue_index.py": {"QueueIndex": "the cursors of one index, written per message"},
+    "queues/backlog.py": {"Backlog": "to be divided: paging out, fetching, and places"},
+    "queues/delivery.py": {"DeliveryLedger": "per message: a further object costs a look-up"},
+    "queues/held_messages.py": {"HeldMessages": "to be divided: what is stored, and what is fetched to be released"},
+    "queues/queue.py": {"Queue": "to be divided: `Dispatch`"},
+    "queues/ready_messages.py": {"ReadyMessages": "to be divided: `Dispatch`"},
+    "queues/rules.py": {"QueueRules": "a record: a field for each rule"},
+    "replication/elected_node.py": {"ElectedNode": "what the driver of a member asks of a node"},
+    "replication/follower.py": {"Follower": "one connection's state machine, with its image and its catching up"},
+    "replication/leader.py": {"Leader": "to be divided: links, and what is committed"},
+    "replication/replica_store.py": {"ReplicaStore": "a follower's files: what each entry does to them"},
+    "server/application.py": {"Application": "it puts the parts of the process together, and ends them"},
+    "server/management.py": {"Management": "a record: what plugins get"},
+    "server/message_store.py": {"MessageStoreService": "to be divided: pins, checkpoints and waiting for a stop"},
+    "server/network/reactor.py": {"Reactor": "one turn over all sockets: its fields are that turn's lists"},
+    "server/settings.py": {"Settings": "a record: a field for each setting"},
+    "spark_bridge/control.py": {
+        "BrokerClient": "a method for each request of the management API that the bridge makes"
+    },
+    "spark_bridge/options.py": {"ReadOptions": "a record: a field for each option"},
+    "streams/stream.py": {"Stream": "to be divided: it overrides what `Queue` has and a stream has not"},
+    "testing/broker.py": {
+        "Broker": "the interface for test suites: a method for each thing that a test asks of a broker"
+    },
+    "vhosts/virtual_host.py": {"VirtualHost": "to be divided: queues, policies and dead letters"},
+}
+
+
+def classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield each class of the package with its module."""
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            if isinstance(node, ast.ClassDef):
+                yield path.relative_to(ROOT).as_posix(), node
+
+
+def methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
+    return next((each for each in methods(node) if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
+
+
+def fields(node: ast.ClassDef) -> set[str]:
+    """Return the names of the fields that a class declares, or that its constructor sets."""
+    found = {
+        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    made = constructor(node)
+    for each in [] if made is None else ast.walk(made):
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self":
+            found.add(each.attr)
+    return found
+
+
+def test_large_classes_have_their_reason() -> None:
+    large: dict[str, set[str]] = {}
+    for module, node in classes():
+        if len(methods(node)) > METHODS_MAX or len(fields(node)) > FIELDS_MAX:
+            large.setdefault(module, set()).add(node.name)
+    listed = {module: set(reasons) for module, reasons in REASONS.items()}
+    assert large == listed, f"the limits are {METHODS_MAX} methods and {FIELDS_MAX} fields"
+
+
+def test_constructors_with_many_arguments_name_them() -> None:
+    long = {
+        f"{module}:{node.name}"
+        for module, node in classes()
+        if (made := constructor(node)) is not None and len(made.args.args) - 1 > POSITIONAL_MAX
+    }
+    # The first is made once for each batch, the second once in a process.
+    assert long == {"msgstore/log/jobs.py:CommitJob", "replication/elected_node.py:Election"}
