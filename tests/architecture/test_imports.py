@@ -56,8 +56,8 @@ EXCEPTIONS = {
     ("server/commands.py", "perf"),  # `warren perf` is a command like any other
     ("server/cli.py", "ctl"),  # and so is `warren ctl`, which has to start fast
     ("server/commands.py", "ctl"),
-    # Every help page looks the same. Executors do not import these commands.
-    *((path, "ctl") for path in ("server/command_examples.py", "spark_bridge/commands.py")),
+    # Every help page and every progress looks the same. Executors do not import these commands.
+    *((f"{name}.py", "ctl") for name in ("server/command_examples", "server/store_commands", "spark_bridge/commands")),
     ("testing/life.py", "mgmt_plugin"),  # like the program, it puts broker and plugins together
     ("server/cli.py", "replication"),  # which of the two runs: a broker alone, or one with followers or a leader
     # The links themselves know AMQP only; these two connect them to the broker.

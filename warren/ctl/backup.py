@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 from zlib import crc32
@@ -27,6 +28,7 @@ import typer
 from warren.backup.directory import PIECE_BYTES, BackupDirectory, BackupError, Cleared, Manifest, StoredFile, check
 from warren.ctl.client import Client, Object
 from warren.ctl.errors import CtlError, ExitCode, usage_error
+from warren.ctl.progress import Progress
 from warren.ctl.session import session
 from warren.ctl.words import counted, size_text
 
@@ -67,7 +69,7 @@ def backup(
     current = session(context)
     pace = Pace(_bytes_per_s(rate))
     try:
-        done = _Run(current.client, directory, pace, incremental=incremental).run()
+        done = _Run(current.client, directory, pace, incremental=incremental, tells=current.out.talks).run()
         cleared = _cleared(directory, done.manifest, keep)
     except BackupError as error:
         raise CtlError(str(error)) from None
@@ -142,7 +144,7 @@ class Pace:
 class _Run:
     """The copying of one backup."""
 
-    def __init__(self, client: Client, path: Path, pace: Pace, *, incremental: bool) -> None:
+    def __init__(self, client: Client, path: Path, pace: Pace, *, incremental: bool, tells: bool) -> None:
         self.copied = 0
         self.copied_bytes = 0
         self.manifest: Manifest
@@ -150,6 +152,7 @@ class _Run:
         self._path = path
         self._pace = pace
         self._incremental = incremental
+        self._tells = tells
 
     def run(self) -> _Run:
         """Copy, check and note it. Raises BackupError, CtlError."""
@@ -160,7 +163,8 @@ class _Run:
                 if numbers and not self._incremental:
                     raise usage_error(f"{self._path}: there are backups in it: --incremental adds another one")
                 files, new = self._copy(directory, numbers, held["backup"])
-            check(directory, new, self._pace.moved)
+            with self._progress("compared with their checksums", new) as progress:
+                check(directory, new, partial(self._moved, progress))
             self.manifest = Manifest(
                 number=max(numbers, default=0) + 1,
                 warren=str(held["warren"]),
@@ -182,18 +186,31 @@ class _Run:
         known = _known(directory, numbers)
         files: list[StoredFile] = []
         new: list[StoredFile] = []
-        for entry in self._client.get_list("warren", "backups", identifier, "files"):
-            name, size, identity = str(entry["name"]), int(entry["bytes"]), str(entry["identity"])
-            found = known.get((name, size, identity)) if identity else None
-            if found is None:
-                found = directory.put(name, size, identity, self._pieces(identifier, name, size))
-                new.append(found)
-                self.copied += 1
-                self.copied_bytes += size
-            files.append(found)
+        entries = [
+            (str(entry["name"]), int(entry["bytes"]), str(entry["identity"]))
+            for entry in self._client.get_list("warren", "backups", identifier, "files")
+        ]
+        total = sum(entry[1] for entry in entries if not entry[2] or entry not in known)
+        with Progress("copied", total, wanted=self._tells) as progress:
+            for entry in entries:
+                name, size, identity = entry
+                found = known.get(entry) if identity else None
+                if found is None:
+                    found = directory.put(name, size, identity, self._pieces(identifier, name, size, progress))
+                    new.append(found)
+                    self.copied += 1
+                    self.copied_bytes += size
+                files.append(found)
         return files, new
 
-    def _pieces(self, identifier: str, name: str, size: int) -> Iterator[bytes]:
+    def _progress(self, what: str, files: list[StoredFile]) -> Progress:
+        return Progress(what, sum(file.size for file in files), wanted=self._tells)
+
+    def _moved(self, progress: Progress, size: int) -> None:
+        progress.advance(size)
+        self._pace.moved(size)
+
+    def _pieces(self, identifier: str, name: str, size: int, progress: Progress) -> Iterator[bytes]:
         offset = 0
         while offset < size:
             length = min(self._pace.piece(PIECE_BYTES), size - offset)
@@ -203,7 +220,7 @@ class _Run:
                 raise CtlError(f"{name} arrived other than the broker had read it")
             yield data
             offset += length
-            self._pace.moved(length)
+            self._moved(progress, length)
 
 
 def _known(directory: BackupDirectory, numbers: list[int]) -> dict[tuple[str, int, str], StoredFile]:

@@ -59,12 +59,12 @@ class Output:
         self._asked = form
         self.form = Format.TSV if form is Format.TABLE and not self._terminal else form
         self.is_json = form is Format.JSON
-        self._talks = not quiet and form in (Format.TABLE, Format.PRETTY_TABLE)
+        self.talks = not quiet and form in (Format.TABLE, Format.PRETTY_TABLE)
         self._headers = headers
 
     def say(self, text: str) -> None:
         """Tell what was done."""
-        if self._talks:
+        if self.talks:
             self._write(shown(text) + "\n")
 
     def heading(self, text: str) -> None:

@@ -112,7 +112,7 @@ class Amqp10Connection(Connection):
         opened = [*self.answer(OPEN), *[None] * 10]
         self.frame_bytes = int(opened[2] or _ANY_SIZE)
         told = opened[9] or {}
-        self.server_properties = {key: str(told.get(key, "?")) for key in ("product", "version")}
+        self.server_properties = {str(key): str(value) for key, value in told.items()}
         self.first_transfer = int(self.answer(BEGIN)[1])
 
     def attach(

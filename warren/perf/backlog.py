@@ -32,6 +32,7 @@ from warren.perf.client import (
     BrokerError,
     Connection,
     open_many,
+    product_of,
 )
 from warren.perf.flow import SEND_BYTES, STAMP_BYTES, Consumer, NumberedBatch, Publisher, number_of
 from warren.perf.meter import Histogram, Totals
@@ -244,11 +245,10 @@ class Run:
             consumer.acknowledge_rest()
             while consumer.blocked:
                 consumer.flush()
-        product = control.server_properties
         return Passage(
             mode=self._mode,
             backlog=self._backlog,
-            broker=f"{product.get('product', '?')} {product.get('version', '?')}",
+            broker=product_of(control.server_properties),
             window=end.since(begin),
             ends_ns=self._ends_ns,
             start_ns=begin.at_ns,

@@ -70,6 +70,13 @@ class Address:
         return f"{self.host}:{self.port}"
 
 
+def product_of(properties: Mapping[str, object]) -> str:
+    """Return the product and its version: Warren's own, although it announces RabbitMQ's to clients."""
+    if "warren_version" in properties:
+        return f"Warren {properties['warren_version']}"
+    return f"{properties.get('product', '?')} {properties.get('version', '?')}"
+
+
 class Connection(BlockingConnection):
     """A logged-in connection with channel 1 open. `source`: see `open_socket`."""
 

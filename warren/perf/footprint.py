@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warren.perf import process_stats
-from warren.perf.client import Address, Connection, open_many
+from warren.perf.client import Address, Connection, open_many, product_of
 
 _SETTLE_LOOK_S: Final = 0.5
 _SETTLE_MOST_S: Final = 10.0
@@ -80,7 +80,7 @@ def idle_connections(address: Address, count: int, *, pid: int = 0) -> Footprint
         finally:
             for connection in opened:
                 connection.close()
-        return Footprint("connections", _product(control), count, seconds, None, before, after)
+        return Footprint("connections", product_of(control.server_properties), count, seconds, None, before, after)
 
 
 def declared_queues(
@@ -110,9 +110,4 @@ def declared_queues(
         after = settled_sample(pid) if pid else None
         if not keep:
             control.delete_queues(queues)
-        return Footprint("declare", _product(control), count, seconds, slowest_ms, before, after)
-
-
-def _product(connection: Connection) -> str:
-    properties = connection.server_properties
-    return f"{properties.get('product', '?')} {properties.get('version', '?')}"
+        return Footprint("declare", product_of(control.server_properties), count, seconds, slowest_ms, before, after)

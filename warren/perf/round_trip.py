@@ -17,7 +17,7 @@ from struct import pack_into, unpack_from
 
 from warren.amqp_client import frames
 from warren.perf import process_stats
-from warren.perf.client import CHANNEL, Address, BrokerError, Connection
+from warren.perf.client import CHANNEL, Address, BrokerError, Connection, product_of
 from warren.perf.flow import DeliveryStream
 from warren.perf.meter import Histogram, Totals
 
@@ -123,9 +123,8 @@ def run(
     finally:
         requester.connection.close()
         responder.connection.close()
-    product = requester.connection.server_properties
     return RoundTrips(
-        broker=f"{product.get('product', '?')} {product.get('version', '?')}",
+        broker=product_of(requester.connection.server_properties),
         size_bytes=size_bytes,
         window=window,
         latency=latency,

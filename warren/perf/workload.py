@@ -25,7 +25,7 @@ from typing import Final, Protocol
 from warren.amqp_client import frames
 from warren.perf import process_stats, topic_patterns
 from warren.perf.choices import ExchangeType
-from warren.perf.client import CHANNEL, Address, BrokerError, Connection, open_many
+from warren.perf.client import CHANNEL, Address, BrokerError, Connection, open_many, product_of
 from warren.perf.flow import LEAST_BURST, SEND_BYTES, STAMP_BYTES, Batch, Consumer, Publisher
 from warren.perf.meter import Histogram, Totals
 
@@ -387,7 +387,6 @@ class Run:
 
     def _drive(self, control: Connection) -> Result:
         work = self.workload
-        product = control.server_properties
         self._start_ns = time.monotonic_ns()
         begin, broker_before, own_before = self._totals(), self._broker(), time.process_time_ns()
         if not work.messages:
@@ -406,7 +405,7 @@ class Run:
             self._settle()
         return Result(
             workload=work,
-            broker=f"{product.get('product', '?')} {product.get('version', '?')}",
+            broker=product_of(control.server_properties),
             window=window,
             delivery=self.delivery,
             confirm=self.confirm,

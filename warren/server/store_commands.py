@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
 import typer
 
+from warren.ctl.progress import Progress
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore, problem, time_text
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 PROBLEMS_FOUND: Final = 1
 CANNOT_READ: Final = 2
 GIVEN_UP_ONLY: Final = 3
+PROGRESS_BYTES: Final = 16 << 20  # smaller stores are read at once, so that nothing tells of it
 
 store_app = typer.Typer(
     name="store",
@@ -188,8 +190,9 @@ def backups_command(
     from warren.backup.directory import BackupDirectory, BackupError
 
     problems = 0
-    with _explained_backup(), BackupDirectory.reading(directory) as backups:
+    with _explained_backup(), BackupDirectory.reading(directory) as backups, contextlib.ExitStack() as stack:
         checked: dict[str, str] = {}
+        progress = stack.enter_context(Progress("compared with their checksums", wanted=verify))
         for number in backups.numbers():
             try:
                 manifest = backups.manifest(number)
@@ -199,6 +202,7 @@ def backups_command(
             for file in manifest.files:
                 if file.sha256 not in checked:
                     checked[file.sha256] = backups.fault(file, whole=verify)
+                    progress.advance(file.size)
                 if fault := checked[file.sha256]:
                     problems += _print([problem(fault, backup=number, file=file.name)])[PROBLEM]
             line: Line = {
@@ -246,8 +250,12 @@ def restore_command(
     until = Until(until_lsn, None if until_time is None else _time_ms(until_time))
     with _explained_backup(), BackupDirectory.reading(directory) as backups:
         manifest = choose(backups, backup, until)
-        lines = restore(backups, manifest, data_dir, until, database, with_links=with_links)
-        _exit_with(_print(lines)[PROBLEM])
+        with Progress("copied", manifest.size) as progress:
+            lines = restore(
+                backups, manifest, data_dir, until, database, with_links=with_links, copied=progress.advance
+            )
+            problems = _print(lines)[PROBLEM]
+        _exit_with(problems)
 
 
 def _data_dir(argument: Path | None, option: Path | None) -> Path:
@@ -293,7 +301,33 @@ def _reading(path: Path) -> Iterator[StoreFiles]:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UnreadableStore("a broker is running on it: stop it, or copy the directory") from None
-        yield StoreFiles(OsFileSystem(str(path / MESSAGES)))
+        messages = path / MESSAGES
+        size = _size_of(messages)
+        progress = stack.enter_context(Progress("read", size, wanted=size >= PROGRESS_BYTES))
+        yield StoreFiles(_CountedReads(str(messages), progress))
+
+
+class _CountedReads(OsFileSystem):
+    """The file system of a store, which tells how much of it was read."""
+
+    def __init__(self, root: str, progress: Progress) -> None:
+        super().__init__(root)
+        self._progress = progress
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        found = super().read(handle, length, offset)
+        self._progress.advance(len(found))
+        return found
+
+
+def _size_of(directory: Path) -> int:
+    """Return the bytes of all files below a directory, as far as they can be seen."""
+    total = 0
+    for place, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_size
+    return total
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """The commands `warren export` and `warren import`: options, progress, how they end.
 
 1. Exit codes are for scripts: see `ExitCode`. The same command continues a run that was stopped or killed.
-2. Progress is drawn on a terminal only, on standard error; with ``--json`` there are lines of JSON on standard output.
+2. Progress is on standard error, drawn on a terminal and otherwise a line every 5 s; with ``--json`` there are lines of
+   JSON on standard output instead.
 3. A reason may be a peer's words, or a name: no control characters of it reach a terminal.
 4. This module alone of the package needs typer and rich, which come with the broker; what does the work is imported
    when it is wanted. `Connect` finds the address of the broker and the user.
@@ -28,6 +29,7 @@ import typer
 import typer.main
 
 from warren.ctl.help_pages import finish
+from warren.ctl.progress import Progress
 
 if TYPE_CHECKING:
     from warren.spark_bridge.control import BrokerClient
@@ -227,14 +229,19 @@ class _Progress:
         self._bar: Any = None
         self._task: Any = None
         self._bytes = 0
+        self._lines: Progress | None = None
 
     def planned(self, rows: int, bytes: int) -> None:
         """Take the expected amount of work."""
         self.event("planned", rows=rows, bytes=bytes)
-        if self._as_json or not sys.stderr.isatty():
+        if self._as_json:
+            return
+        if not sys.stderr.isatty():
+            self._lines = Progress(self._what, bytes)
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
 
         columns = (
             TextColumn("{task.description}"),
@@ -242,12 +249,14 @@ class _Progress:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
         )
-        self._bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+        self._bar = Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
         self._bar.start()
         self._task = self._bar.add_task(self._what, total=rows, rate="")
 
     def advanced(self, rows: int, bytes: int) -> None:
         """Learn that this much more was done."""
+        if self._lines is not None:
+            self._lines.advance(bytes)
         if self._bar is None:
             return
         self._bytes += bytes

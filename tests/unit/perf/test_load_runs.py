@@ -17,7 +17,7 @@ from warren.amqp.field_table import decode_table
 from warren.amqp.properties import decode_properties
 from warren.perf import footprint, round_trip, workload
 from warren.perf.choices import ExchangeType
-from warren.perf.client import Address, BrokerError, Connection
+from warren.perf.client import Address, BrokerError, Connection, product_of
 from warren.perf.command import default_backlog, parse_queue_arguments, perf
 from warren.perf.workload import Run, Workload
 
@@ -301,3 +301,9 @@ def test_rules_belong_to_flow(arguments: list[str], address: Address) -> None:
 
 def test_the_default_backlog_is_bounded_in_messages_and_bytes() -> None:
     assert [default_backlog(size) for size in (0, 16, 65536, 1 << 30)] == [100_000, 100_000, 2048, 100]
+
+
+def test_a_broker_that_announces_another_one_is_named_by_its_own_name() -> None:
+    announced = {"product": "RabbitMQ", "version": "3.13.7"}
+    assert product_of(announced) == "RabbitMQ 3.13.7"
+    assert product_of({**announced, "warren_version": "0.1.0"}) == "Warren 0.1.0"

@@ -88,11 +88,12 @@ def restore(
     database: str | None,
     *,
     with_links: bool = False,
+    copied: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Line]:
     """Restore a backup into `data_dir`, which is empty or missing; yield notes, problems and a summary.
 
     `database`: the URL of an empty database for the metadata, instead of the directory. `with_links`: links run from
-    the first start on.
+    the first start on. `copied` is told how many bytes were.
 
     Raises:
         BackupError: the backup is damaged. RestoreError, StartError: it cannot be restored here.
@@ -107,7 +108,7 @@ def restore(
             mark.touch(mode=0o600)
             sync_directory(data_dir)
             for file in manifest.files:
-                _copy(directory, file, data_dir)
+                _copy(directory, file, data_dir, copied)
             for made in sorted({parent for file in manifest.files for parent in _parents(file)}):
                 sync_directory(data_dir / made)
             summary, changes = yield from _checked(data_dir, manifest, until)
@@ -137,7 +138,7 @@ def _require_empty(data_dir: Path) -> None:
         raise RestoreError(f"{data_dir}: it is not empty ({min(names)}): restore into an empty directory")
 
 
-def _copy(directory: BackupDirectory, file: StoredFile, data_dir: Path) -> None:
+def _copy(directory: BackupDirectory, file: StoredFile, data_dir: Path, copied: Callable[[int], None]) -> None:
     path = data_dir / file.name
     for parent in reversed(path.relative_to(data_dir).parents):
         (data_dir / parent).mkdir(mode=0o700, exist_ok=True)
@@ -147,6 +148,7 @@ def _copy(directory: BackupDirectory, file: StoredFile, data_dir: Path) -> None:
             left = memoryview(piece)
             while left:
                 left = left[os.write(target, left) :]
+            copied(len(piece))
         sync_all(target)
     finally:
         os.close(target)
