@@ -24,7 +24,8 @@ WHO: Final = {
 }
 HEAD: Final = f"""# The management API, route by route
 
-Bodies and answers are described at `/api/docs` of a running broker, Warren's own with requests to try in
+Bodies and answers are described at [`/api/docs`](http://127.0.0.1:15672/api/docs) of a running broker, for programs as
+OpenAPI at [`/api/openapi.json`](http://127.0.0.1:15672/api/openapi.json); Warren's own with requests to try in
 [management.md](management.md), which also says what the tags allow: `policymaker` and `monitoring` include
 `management`, `administrator` includes all. This page is written by `{COMMAND}`.
 """

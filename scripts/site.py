@@ -3,9 +3,9 @@
 
 The pages are the Markdown files of the checkout, as they are. They are copied to build/docs/ with the files that they
 link to, in the same folders: so the links that work in a checkout work in the site. The page Conformance is made of the
-tests in tests/conformance/. MkDocs (mkdocs.yml) is installed
-below .cache/docs/, with the versions and hashes of requirements/docs.txt. A link or an anchor that leads nowhere, and a
-page that mkdocs.yml does not list, end it with exit code 1.
+tests in tests/conformance/, and Python packages of the sources (scripts/python_api.py). MkDocs (mkdocs.yml) is
+installed below .cache/docs/, with the versions and hashes of requirements/docs.txt. A link or an anchor that leads
+nowhere, and a page that mkdocs.yml does not list, end it with exit code 1.
 """
 
 from __future__ import annotations
@@ -54,6 +54,12 @@ def write_conformance() -> None:
     subprocess.run(command, cwd=ROOT / "tests", env=environment, check=True)
 
 
+def write_python_api() -> None:
+    """Make the reference of the packages that users import."""
+    script = str(ROOT / "scripts/python_api.py")
+    subprocess.run([sys.executable, script, str(COPIES / "docs/python-api.md")], check=True)
+
+
 def install() -> None:
     """Install what requirements/docs.txt names, unless that was done."""
     stamp = TOOLS / "installed"
@@ -71,6 +77,7 @@ def main() -> int:
     install()
     copy_pages()
     write_conformance()
+    write_python_api()
     # Not --quiet: warnings that are not logged are not counted either, and --strict would let them pass.
     command = [str(TOOLS / "bin/python"), "-m", "mkdocs", "build", "--strict", "--clean"]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "true"}).returncode

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import warren.lake
+import warren.spark_bridge
+import warren.testing
 from warren.amqp.errors import REPLY_NAMES
 from warren.ctl.errors import ExitCode
 from warren.exchanges.registry import EXCHANGE_TYPES
@@ -131,7 +134,16 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     """`make docs` ends at one that is not, and is run less often."""
     listed = set(re.findall(r"^ +- ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     pages = {str(page.relative_to(ROOT)) for page in LINKED_PAGES if not page.match("docs/decisions/0*")}
-    assert pages | {"docs/conformance.md"} == listed  # made by `make docs` itself
+    assert pages | {"docs/conformance.md", "docs/python-api.md"} == listed  # made by `make docs` itself
+
+
+def test_the_reference_of_python_packages_describes_everything_that_they_offer() -> None:
+    text = runpy.run_path(str(ROOT / "scripts" / "python_api.py"))["page"]()
+    for package in (warren.lake, warren.spark_bridge, warren.testing):
+        section = text.split(f"## {package.__name__}\n")[1].split("\n## ")[0]
+        assert re.findall(r"(?m)^### (\w+)$", section) == list(package.__all__)
+        for entry in re.split(r"(?m)^#### ", section)[1:]:
+            assert entry.split("```")[2].strip(), f"no docstring: {entry}"
 
 
 def test_a_link_to_a_page_or_a_heading_that_is_not_there_is_found(tmp_path: Path) -> None:
