@@ -20,6 +20,7 @@ from typing import Final
 
 STALLED_S: Final = 30.0
 BACK_OFF_S: Final = (5.0, 300.0)
+PROGRESS_S: Final = 5.0  # how often the log tells how far it is
 
 
 class CatchingUp:
@@ -32,6 +33,14 @@ class CatchingUp:
         self._admitted_s = float("-inf")  # given nothing before
         self._took_s = 0.0  # when it took something, or nothing waited for it
         self._taken_bytes = 0
+        self._told_s = float("-inf")
+
+    def is_to_be_told(self, now_s: float) -> bool:
+        """Return whether the log should tell how far the follower is; then not again for `PROGRESS_S`."""
+        if now_s - self._told_s < PROGRESS_S:
+            return False
+        self._told_s = now_s
+        return True
 
     def waits_s(self, now_s: float) -> float:
         """Return how long it has to wait until it is given anything."""

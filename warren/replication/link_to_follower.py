@@ -191,6 +191,8 @@ class LinkToFollower:
             await trio.sleep(PATIENCE_S)
             if self._attachment is None:
                 continue
+            if self._catching_up.is_to_be_told(time.monotonic()):
+                log.info("a follower catches up", node=str(self.node), sent_bytes=self.wire.sent_bytes)
             shipping = self._leader.shipping
             kept_bytes = shipping.kept_bytes(self._attachment)
             with suppress(OSError):

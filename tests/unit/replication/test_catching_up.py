@@ -52,3 +52,8 @@ def test_who_was_given_up_waits_longer_each_time() -> None:
     assert follower.waits_s(1.0) == most - 1
     assert follower.waits_s(most) == 0
     assert follower.given_up == "slow"
+
+
+def test_the_log_is_told_every_five_seconds_how_far_it_is() -> None:
+    follower = CatchingUp()
+    assert [now_s for now_s in range(12) if follower.is_to_be_told(float(now_s))] == [0, 5, 10]
