@@ -1,13 +1,13 @@
 // The last lines of the log, live: what the broker has in memory of them. Only administrators see it.
 
 import { get, withQuery } from '../api.js';
+import { formatTime } from '../format.js';
 import { Check, Select } from '../parts/forms.js';
 import { FilterInput } from '../parts/list.js';
 import { Mark, Page, Trouble } from '../parts/page.js';
 import { DataTable } from '../parts/table.js';
 import { place, setQuery } from '../router.js';
 import { useStore } from '../store.js';
-import { formatTime } from '../format.js';
 import { html, useEffect, useState } from '../ui.js';
 
 const EVERY_MS = 2000;
@@ -23,11 +23,19 @@ function fieldsOf(line) {
     .map(([key, value]) => html`<span key=${key} class="log-field"><span class="hint">${key}=</span>${String(value)}</span> `);
 }
 
+/** The time of day, and below it the date. */
+function Moment({ text }) {
+  const [date, time] = formatTime(Date.parse(text)).split(', ');
+  return html`<time class="num" datetime=${text} title=${text}>${time}<br /><small>${date}</small></time>`;
+}
+
 const COLUMNS = [
-  { key: 'time', label: 'Time', render: (line) => html`<time class="num" datetime=${line.time} title=${line.time}>${formatTime(Date.parse(line.time))}</time>` },
-  { key: 'level', label: 'Level', render: (line) => html`<${Mark} text=${line.level} kind=${KINDS[line.level] ?? ''} />` },
-  { key: 'event', label: 'Event', render: (line) => html`<b class="mono">${line.event}</b>` },
-  { key: 'fields', label: 'Fields', render: (line) => html`<span class="mono">${fieldsOf(line)}</span>` },
+  { key: 'time', label: 'Time', num: true, render: (line) => html`<${Moment} text=${line.time} />` },
+  {
+    key: 'line',
+    label: 'Event',
+    render: (line) => html`<${Mark} text=${line.level} kind=${KINDS[line.level] ?? ''} /> <b>${line.event}</b><br /><span class="mono">${fieldsOf(line)}</span>`,
+  },
 ];
 
 /** The lines that fit, newest first, asked for again and again while it is `live`. */
@@ -79,6 +87,6 @@ export default function Logs() {
     </div>
     ${error && html`<${Trouble} error=${error} />`}
     ${!lines && !error && html`<p class="loading" role="status">Loading…</p>`}
-    ${lines && html`<${DataTable} cards caption="Lines of the log" columns=${COLUMNS} rows=${lines} rowKey=${(line) => line.number} empty="No such line is kept." />`}
+    ${lines && html`<${DataTable} caption="Lines of the log" columns=${COLUMNS} rows=${lines} rowKey=${(line) => line.number} empty="No such line is kept." />`}
   <//>`;
 }

@@ -18,17 +18,18 @@ const isFull = (each) => each.ack_required && each.prefetch_count > 0 && each.me
 
 export const CONSUMER_COLUMNS = [
   {
+    key: 'queue',
+    label: 'Queue',
+    sort: 'queue.name',
+    fixed: true,
+    render: (each) => html`<${QueueLink} vhost=${each.queue.vhost} name=${each.queue.name} />`,
+  },
+  {
     key: 'tag',
     label: 'Consumer tag',
     sort: 'consumer_tag',
     fixed: true,
     render: (each) => html`<span class="mono">${each.consumer_tag}</span>`,
-  },
-  {
-    key: 'queue',
-    label: 'Queue',
-    sort: 'queue.name',
-    render: (each) => html`<${QueueLink} vhost=${each.queue.vhost} name=${each.queue.name} />`,
   },
   { key: 'vhost', label: 'Vhost', sort: 'queue.vhost', render: (each) => each.queue.vhost },
   {
