@@ -160,7 +160,7 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         ConsumerHandlers(broker, statistics),
         ExchangeHandlers(statistics),
         MessageHandlers(settings.limits.max_message_bytes),
-        BrowsingHandlers(broker, settle),
+        BrowsingHandlers(broker, statistics, settle),
         TransferHandlers(services.transfers, management.tasks, nursery),
         QueueOperationHandlers(settle),
         TopologyHandlers(statistics),

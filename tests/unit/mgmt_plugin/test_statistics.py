@@ -395,6 +395,9 @@ def test_the_age_of_the_oldest_message_and_growth_follow_from_the_counts(watched
     watched.tick()
     assert statistics.oldest_ms(queue) == (11 * STEP_S * 1000, False)
     assert (statistics.grown(queue, 600), statistics.grown(queue, 30)) == (5, 2)
+    now_ms, tick_ms = statistics.clock.time_ms, STEP_S * 1000
+    arrived = [statistics.maybe_arrived_ms(queue, position) for position in range(5)]
+    assert arrived == [now_ms - 11 * tick_ms] * 3 + [now_ms] * 2
     for _ in range(3):
         watched.client.send(1, m.BasicGet(0, "q", True))
     assert statistics.oldest_ms(queue) == (0, False)
@@ -411,3 +414,4 @@ def test_messages_from_before_the_first_tick_are_at_least_as_old_as_that(watched
     for _ in range(4):
         watched.tick()
     assert watched.statistics.oldest_ms(watched.queue("q")) == (3 * STEP_S * 1000, True)
+    assert watched.statistics.maybe_arrived_ms(watched.queue("q"), 0) is None

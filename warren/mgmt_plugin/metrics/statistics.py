@@ -421,6 +421,20 @@ class Statistics:
         tick, known = series.tick_above("publish", came_before)
         return max(0, clock.tick - tick) * STEP_S * 1000, not known
 
+    def maybe_arrived_ms(self, queue: Queue, position: int) -> int | None:
+        """Return by when the ready message at `position` from the head had arrived, in ms since the epoch.
+
+        It follows from the counts, as in `oldest_ms`; None if it was there before the past that is known.
+        """
+        series = self._kept.get(queue)
+        if series is None or series.is_empty():
+            return None
+        came_before = int(queue.counts().publish) - int(queue.ready_count) + position
+        if came_before >= self._last(queue)[QUEUE_FIELDS.index("publish")]:
+            return self.clock.time_ms
+        tick, known = series.tick_above("publish", came_before)
+        return self.clock.time_of(tick) if known else None
+
     def idle_since(self, item: object) -> str | None:
         """Return since when nothing has happened to an object, as exact as the ticks; None while something does."""
         changed_ms = self._changed_ms.get(item)

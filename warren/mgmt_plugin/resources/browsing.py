@@ -21,6 +21,7 @@ from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.metrics.statistics import Statistics
 from warren.mgmt_plugin.names import channel_name, connection_name, the_queue, the_shared_queue
 from warren.mgmt_plugin.resources.messages import encode_payload
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
@@ -29,6 +30,7 @@ from warren.msgstore.log.message import Message
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.held_messages import PARKED_UNTIL, HeldMessage
 from warren.queues.lanes import DELAYED, LANE_SHIFT, NUMBER_MASK, PARKED, UNDELIVERED
+from warren.queues.offset_queue import OffsetQueue
 from warren.queues.queue import Queue
 
 STATES: Final = {"ready": None, "unacked": None, "delayed": DELAYED, "parked": PARKED, "undelivered": UNDELIVERED}
@@ -283,8 +285,9 @@ def lane_of(call: Call) -> int:
 class BrowsingHandlers(Handlers):
     """Handlers of looking into queues."""
 
-    def __init__(self, broker: Broker, settle: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, statistics: Statistics, settle: Callable[[], None]) -> None:
         self._broker = broker
+        self._statistics = statistics
         self._settle = settle
 
     async def browse(self, call: Call) -> Described:
@@ -299,12 +302,18 @@ class BrowsingHandlers(Handlers):
 
     async def _browse_ready(self, call: Call, queue: Queue, wanted: Wanted) -> Described:
         unfiltered = wanted.filter.is_open
-        cursor = Cursor(wanted.offset if unfiltered else wanted.scan_from)
+        first = wanted.offset if unfiltered else wanted.scan_from
+        cursor = Cursor(first)
+        in_order = queue.ready.lane_count() == 1 and not isinstance(queue, OffsetQueue)
         page = _Page(call, wanted, 0 if unfiltered else wanted.offset)
         async for seen in looks(self._settle, queue, cursor):
             for each in seen:
                 place: Described = {"sequence_number": each.place & NUMBER_MASK, "lane": each.place >> LANE_SHIFT}
+                position, shown = first + page.scanned, len(page.items)
                 await page.add(each.message, {**place, "redelivered": each.redelivered, **_published(each.message)})
+                if in_order and len(page.items) > shown and "published_at_ms" not in page.items[-1]:
+                    arrived_ms = self._statistics.maybe_arrived_ms(queue, position)
+                    page.items[-1] |= {} if arrived_ms is None else {"arrived_by_ms": arrived_ms}
                 await give_way()
                 if page.is_over():
                     break

@@ -46,7 +46,7 @@ function bornMs(item) {
 
 function cellsOf(item, withDeaths) {
   const death = deathOf(item);
-  return html`<span class="cell age"><${When} ms=${death?.ms ?? bornMs(item)} /></span>
+  return html`<span class="cell age"><${When} ms=${death?.ms ?? bornMs(item) ?? item.arrived_by_ms} /></span>
     ${withDeaths && html`<span class="cell reason">${death ? html`<${Mark} text=${death.count > 1 ? `${death.reason} ${death.count}×` : death.reason} kind="bad" title=${`in ${death.queue}`} />` : html`<span class="none">–</span>`}</span>`}`;
 }
 
@@ -106,6 +106,7 @@ function factsOf(item, vhost) {
   const born = bornMs(item);
   return html`<${Facts} facts=${[
     ['Published', born === undefined ? null : html`${formatTime(born)} <small><${When} ms=${born} /></small>`],
+    ['Arrived', item.arrived_by_ms === undefined ? null : html`by ${formatTime(item.arrived_by_ms)} <small><${When} ms=${item.arrived_by_ms} /></small>`],
     ['Died', death?.ms === undefined ? null : html`${formatTime(death.ms)} <small><${When} ms=${death.ms} /></small>`],
     ['Reason', death && (death.count > 1 ? `${death.reason}, ${death.count} times` : death.reason)],
     ['Died in', typeof death?.queue === 'string' ? html`<${QueueLink} vhost=${vhost} name=${death.queue} />` : null],
