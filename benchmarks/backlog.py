@@ -31,7 +31,7 @@ from benchmarks import disk, results
 from benchmarks.brokers import Broker, WarrenBroker, started
 from benchmarks.load_tool import ROOT, ToolError, perf, say, stop_when_told
 from warren.perf.backlog import Backlog
-from warren.perf.client import BrokerError, Connection
+from warren.perf.client import BrokerError, PerfConnection
 from warren.perf.footprint import settled_sample
 
 _MESSAGES: Final = 10_000_000
@@ -145,7 +145,7 @@ def _serving_again(backlog: Backlog, broker: Broker, end: Callable[[], None]) ->
     end()
     begin = time.monotonic()
     broker.start()
-    with Connection.open(broker.address) as connection:
+    with PerfConnection.open(broker.address) as connection:
         body = connection.maybe_get(backlog.queue_name(0))
         seconds = time.monotonic() - begin
     if body is None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from benchmarks import rabbitmq
-from warren.perf.client import Address, BrokerError, Connection
+from warren.perf.client import Address, BrokerError, PerfConnection
 from warren.perf.process_stats import descendants
 
 _OWN_PORTS: Final = (20000, 32000)
@@ -84,7 +84,7 @@ class Broker(ABC):
         self._server.start()
         while True:
             try:
-                with Connection.open(self.address) as connection:
+                with PerfConnection.open(self.address) as connection:
                     seconds = time.monotonic() - begin
                     properties = connection.server_properties
                     self.product = f"{properties.get('product', '?')} {properties.get('version', '?')}"

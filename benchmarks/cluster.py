@@ -53,7 +53,7 @@ from benchmarks.cluster_results import (
 )
 from benchmarks.clusters import Cluster, ClusterError, Process, RabbitCluster, WarrenCluster, wait_for
 from benchmarks.load_tool import ROOT, Target, ToolError, perf, say, stop_when_told, tool_command
-from warren.perf.client import Address, BrokerError, Connection
+from warren.perf.client import Address, BrokerError, PerfConnection
 from warren.perf.footprint import settled_sample
 from warren.perf.process_stats import sample
 
@@ -310,7 +310,7 @@ class Bench:
         try:
             cluster.start()
             if kind == QUORUM:
-                with Connection.open(cluster.addresses()[0]) as connection:
+                with PerfConnection.open(cluster.addresses()[0]) as connection:
                     properties = connection.server_properties
                 self.measured.products[kind] = f"{properties.get('product')} {properties.get('version')}"
             yield cluster

@@ -21,7 +21,7 @@ from typing import Final
 
 from warren.amqp import methods
 from warren.amqp_client import frames
-from warren.perf.client import CHANNEL, Address, BrokerError, Connection
+from warren.perf.client import CHANNEL, Address, BrokerError, PerfConnection
 
 # Longer than confirms wait for a follower that is stopped; and nobody leads earlier after a leader that is.
 PATIENCE_S: Final = 3.0
@@ -117,9 +117,9 @@ class Client:
             if turn:
                 time.sleep(_PAUSE_S)
                 self.books.reconnected()
-            connection: Connection | None = None
+            connection: PerfConnection | None = None
             with suppress(BrokerError, OSError):  # the next one, then
-                connection = Connection(self._addresses[turn % len(self._addresses)], name=self._name)
+                connection = PerfConnection(self._addresses[turn % len(self._addresses)], name=self._name)
                 connection.sock.settimeout(_GREETED_S)
                 connection.enter()
                 connection.sock.settimeout(PATIENCE_S)
@@ -129,7 +129,7 @@ class Client:
             turn += 1
 
     @abstractmethod
-    def _work(self, connection: Connection) -> None:
+    def _work(self, connection: PerfConnection) -> None:
         """Work until it is over. Raises BrokerError when the connection is lost."""
 
 
@@ -143,7 +143,7 @@ class Publisher(Client):
         self._pause_s = pause_s
         self._count = 0
 
-    def _work(self, connection: Connection) -> None:
+    def _work(self, connection: PerfConnection) -> None:
         connection.confirm_select()
         properties = frames.encode_properties(persistent=True)
         while not self.is_over.is_set():
@@ -162,7 +162,7 @@ class Consumer(Client):
         super().__init__("consumer", addresses, books)
         self._queue = queue
 
-    def _work(self, connection: Connection) -> None:
+    def _work(self, connection: PerfConnection) -> None:
         connection.qos(_PREFETCH)
         connection.consume(self._queue, "consumer", no_ack=False)
         while not self.is_over.is_set():
@@ -174,5 +174,5 @@ class Consumer(Client):
 
 def declare(address: Address, queue: str, arguments: Mapping[str, object] | None = None) -> None:
     """Declare a durable queue. Raises BrokerError."""
-    with Connection.open(address) as connection:
+    with PerfConnection.open(address) as connection:
         connection.declare_queue(queue, durable=True, arguments=arguments)

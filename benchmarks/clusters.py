@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from benchmarks import rabbitmq
 from benchmarks.brokers import free_port
-from warren.perf.client import Address, BrokerError, Connection
+from warren.perf.client import Address, BrokerError, PerfConnection
 
 NUMBERS: Final = ("one", "two", "three")
 ALL_IN_SYNC_S: Final = 120.0
@@ -356,7 +356,7 @@ class RabbitCluster(Cluster):
     def _is_up(self, node: RabbitNode) -> bool:
         node.check()
         try:
-            Connection.open(node.address).close()
+            PerfConnection.open(node.address).close()
         except BrokerError:
             return False
         return True

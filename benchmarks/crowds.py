@@ -24,7 +24,7 @@ from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp_client import frames
 from warren.amqp_client.channel import consume_method
-from warren.perf.client import CHANNEL, Connection, open_many
+from warren.perf.client import CHANNEL, PerfConnection, open_many
 
 # The queues that bindings lead to, and that consumers share.
 HUBS: Final = 1000
@@ -60,7 +60,7 @@ class Crowd(ABC):
         """Make so many of them. Raises BrokerError, OSError."""
 
     @abstractmethod
-    def change(self, connection: Connection, number: int) -> None:
+    def change(self, connection: PerfConnection, number: int) -> None:
         """Make one more, and take it away. Raises BrokerError."""
 
     def leave(self) -> None:
@@ -78,10 +78,10 @@ class Queues(Crowd):
     most_bytes_each = 2000.0
 
     def make(self, broker: Broker, size: int) -> None:
-        with Connection.open(broker.address) as connection:
+        with PerfConnection.open(broker.address) as connection:
             _declare(connection, "crowd", size)
 
-    def change(self, connection: Connection, number: int) -> None:
+    def change(self, connection: PerfConnection, number: int) -> None:
         connection.declare_queue(f"one more {number}", durable=True)
         connection.delete_queue(f"one more {number}")
 
@@ -96,7 +96,7 @@ class Bindings(Crowd):
     most_bytes_each = 500.0
 
     def make(self, broker: Broker, size: int) -> None:
-        with Connection.open(broker.address) as connection:
+        with PerfConnection.open(broker.address) as connection:
             _declare(connection, "hub", HUBS)
             for exchange in range(EXCHANGES):
                 connection.declare_exchange(f"crowd-{exchange}", "topic", durable=True)
@@ -104,7 +104,7 @@ class Bindings(Crowd):
                     numbers = range(start, min(size, start + 10_000 * EXCHANGES), EXCHANGES)
                     connection.bind(f"crowd-{exchange}", [(f"hub-{n % HUBS}", f"site.{n}.*", {}) for n in numbers])
 
-    def change(self, connection: Connection, number: int) -> None:
+    def change(self, connection: PerfConnection, number: int) -> None:
         key = f"one.more.{number}"
         connection.bind("crowd-0", [("hub-0", key, {})])
         connection.call(methods.QueueUnbind(0, "hub-0", "crowd-0", key, EMPTY_TABLE), methods.QueueUnbindOk)
@@ -122,12 +122,12 @@ class Connections(Crowd):
     stays = False
 
     def __init__(self) -> None:
-        self._opened: list[Connection] = []
+        self._opened: list[PerfConnection] = []
         self._done = threading.Event()
         self._beats: threading.Thread | None = None
 
     def make(self, broker: Broker, size: int) -> None:
-        with Connection.open(broker.address) as connection:
+        with PerfConnection.open(broker.address) as connection:
             _declare(connection, "hub", HUBS)
         self._done.clear()
         self._opened = open_many(broker.address, size, heartbeat_s=HEARTBEAT_S, sources=SOURCES)
@@ -142,8 +142,8 @@ class Connections(Crowd):
                 for _ in range(CONSUMERS_EACH):
                     connection.wait_for(methods.BasicConsumeOk)
 
-    def change(self, connection: Connection, number: int) -> None:
-        Connection.open(connection.address).close()
+    def change(self, connection: PerfConnection, number: int) -> None:
+        PerfConnection.open(connection.address).close()
 
     def leave(self) -> None:
         self._done.set()
@@ -173,7 +173,7 @@ class Streams(Crowd):
     page = "/api/queues"
 
     def make(self, broker: Broker, size: int) -> None:
-        with Connection.open(broker.address) as connection:
+        with PerfConnection.open(broker.address) as connection:
             for start in range(0, size, 1000):
                 names = [f"stream-{n}" for n in range(start, min(size, start + 1000))]
                 connection.declare_queues(names, durable=True, arguments=_STREAM)
@@ -181,7 +181,7 @@ class Streams(Crowd):
                 connection.send(frames.publish(CHANNEL, "", f"stream-{n}", b"a stream", frame_max_bytes=0))
             connection.declare_queue("barrier", durable=True)
 
-    def change(self, connection: Connection, number: int) -> None:
+    def change(self, connection: PerfConnection, number: int) -> None:
         name = f"one more {number}"
         connection.declare_queue(name, durable=True, arguments=_STREAM)
         connection.delete_queue(name)
@@ -206,7 +206,7 @@ class Vhosts(Crowd):
         ]
         ask(broker, "POST", "/api/definitions", {"vhosts": vhosts, "permissions": granted})
 
-    def change(self, connection: Connection, number: int) -> None:
+    def change(self, connection: PerfConnection, number: int) -> None:
         assert self._broker is not None
         ask(self._broker, "PUT", f"/api/vhosts/one-more-{number}", {})
         ask(self._broker, "DELETE", f"/api/vhosts/one-more-{number}")
@@ -251,7 +251,7 @@ def waits_of_pages(broker: WarrenBroker, path: str, times: int) -> Iterator[floa
         yield time.monotonic() - begin
 
 
-def _declare(connection: Connection, prefix: str, count: int) -> None:
+def _declare(connection: PerfConnection, prefix: str, count: int) -> None:
     connection.declare_queues((f"{prefix}-{n}" for n in range(count)), durable=True)
 
 

@@ -29,7 +29,7 @@ from benchmarks.brokers import Server, free_port
 from benchmarks.load_tool import ROOT, say, stop_when_told
 from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE
-from warren.perf.client import Address, BrokerError, Connection
+from warren.perf.client import Address, BrokerError, PerfConnection
 
 MOSQUITTO: Final = "mosquitto"
 PLUGINS: Final = "[rabbitmq_amqp1_0,rabbitmq_mqtt,rabbitmq_stomp]."
@@ -171,7 +171,7 @@ def prepare(place: Place, *, is_rabbit: bool) -> None:
     sock, reader = amqp10.channel(place.amqp)
     amqp10.call(sock, reader, m.QueueDeclare(0, "bench", False, True, False, False, False, EMPTY_TABLE))
     sock.close()
-    with Connection.open(Address(port=place.amqp)) as connection:
+    with PerfConnection.open(Address(port=place.amqp)) as connection:
         told = connection.server_properties
     version = str(told.get("version", "?"))
     place.product = f"{told.get('product', '?')} {version}"

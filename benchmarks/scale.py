@@ -41,7 +41,7 @@ from benchmarks import disk, rabbitmq, results
 from benchmarks.brokers import Broker, RabbitBroker, WarrenBroker, started
 from benchmarks.crowds import CROWDS, Connections, Crowd, connections_that_fit, wait_until_applied, waits_of_pages
 from benchmarks.load_tool import ROOT, ToolError, perf, say, stop_when_told
-from warren.perf.client import BrokerError, Connection
+from warren.perf.client import BrokerError, PerfConnection
 from warren.perf.footprint import settled_sample
 from warren.perf.process_stats import sample
 
@@ -109,7 +109,7 @@ def measure(crowd: Crowd, broker: Broker, empty: Broker, size: int, effort: _Eff
         wait_until_applied(broker)
     try:
         found["bytes_each"] = (settled_sample(broker.pid).rss_bytes - before.rss_bytes) / size
-        with Connection.open(broker.address) as connection:
+        with PerfConnection.open(broker.address) as connection:
             found["change_ms"] = _p99_ms(_waits(lambda number: crowd.change(connection, number), _CHANGES))
         if isinstance(broker, WarrenBroker):
             found["page_ms"] = _p99_ms(waits_of_pages(broker, crowd.page, _PAGES))

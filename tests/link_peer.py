@@ -14,7 +14,7 @@ from warren.amqp.codec import decode_method, frame, method_frame
 from warren.amqp_client.errors import BrokerError
 from warren.amqp_client.frames import NO_PROPERTIES
 from warren.links.address_guard import AddressGuard
-from warren.links.amqp_client import Channel, ClientSettings, Connection, connect
+from warren.links.amqp_client import Channel, ClientSettings, LinkConnection, connect
 from warren.links.amqp_uri import parse_uri
 
 SETTINGS = ClientSettings(AddressGuard(), max_message_bytes=100_000)
@@ -82,7 +82,7 @@ def method_payload(method: Any) -> bytes:
     return method_frame(0, method)[7:-1]
 
 
-Client = Callable[[Connection, Channel], Awaitable[None]]
+Client = Callable[[LinkConnection, Channel], Awaitable[None]]
 Script = Callable[[Peer], Awaitable[None]]
 
 

@@ -18,7 +18,7 @@ from warren.amqp import methods
 from warren.amqp.codec import decode_method, frame, method_frame
 from warren.amqp.errors import REPLY_SUCCESS
 from warren.amqp_client import frames
-from warren.perf.client import CHANNEL, Address, Connection
+from warren.perf.client import CHANNEL, Address, PerfConnection
 
 DEADLINE_S = 60.0
 # Content may need a poll or two.
@@ -44,7 +44,7 @@ class Link:
     """A connection with channel 1 open. Subclasses say what they do with what comes, and what they do next."""
 
     def __init__(self, address: Address, name: str) -> None:
-        connection = Connection.open(address, name=name)
+        connection = PerfConnection.open(address, name=name)
         self.name = name
         self.ended = False
         self.close_code = 0

@@ -25,7 +25,7 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp_client import frames
 from warren.amqp_client.channel import consume_method
-from warren.perf.client import CHANNEL, Address, Connection
+from warren.perf.client import CHANNEL, Address, PerfConnection
 
 from .history import BODY_BYTES_MAX, History, Message, Place, Sighting, Transaction
 from .link import Delivery, Link, nack, turn, turn_until
@@ -58,7 +58,7 @@ def queue_declare(queue: str, *, passive: bool = False) -> methods.QueueDeclare:
 
 def set_up(address: Address) -> None:
     """Declare what the clients use, as far as it is not there."""
-    with Connection.open(address, name="set up") as connection:
+    with PerfConnection.open(address, name="set up") as connection:
         for queue in QUEUES:
             connection.declare_queue(queue, durable=queue in DURABLE_QUEUES)
         for exchange, queues in (("crash.all", ALL), ("crash.pair", PAIR)):

@@ -12,7 +12,7 @@ import time
 
 from warren.amqp import methods
 from warren.amqp_client import frames
-from warren.perf.client import Address, BrokerError, Connection
+from warren.perf.client import Address, BrokerError, PerfConnection
 
 QUEUE = "innocent"
 PAUSE_S = 0.01
@@ -36,7 +36,7 @@ def _end_with_input(over: threading.Event) -> None:
 
 
 def _serve(address: Address, over: threading.Event) -> None:
-    with Connection.open(address, name=QUEUE) as connection:
+    with PerfConnection.open(address, name=QUEUE) as connection:
         connection.declare_queue(QUEUE, durable=True, arguments={"x-max-length": 10})
         connection.confirm_select()
         properties = frames.encode_properties(persistent=True)
@@ -46,7 +46,7 @@ def _serve(address: Address, over: threading.Event) -> None:
             number += 1
             if number % LOGIN_EVERY == 0:
                 began_s = time.monotonic()
-                Connection.open(address, name=f"{QUEUE} login").close()
+                PerfConnection.open(address, name=f"{QUEUE} login").close()
                 _say("login", began_s)
             began_s = time.monotonic()
             connection.send(message)

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from warren.amqp.field_table import encode_table
-from warren.perf.client import Address, Connection
+from warren.perf.client import Address, PerfConnection
 
 from .books import Promise
 
@@ -161,7 +161,7 @@ PLACE_OF = {
 
 def declare(address: Address) -> None:
     """Declare everything, as far as it is not there. Raises BrokerError."""
-    with Connection.open(address, name="set up") as connection:
+    with PerfConnection.open(address, name="set up") as connection:
         for queue in QUEUES:
             connection.declare_queue(queue.name, durable=queue.durable, arguments=queue.arguments)
         for exchange, kind in EXCHANGES.items():

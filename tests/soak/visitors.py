@@ -16,7 +16,7 @@ from column_rows import rows_of
 from integration.management.client import Answer, Api, q
 
 from warren.amqp_client import frames
-from warren.perf.client import Address, Connection
+from warren.perf.client import Address, PerfConnection
 
 from .books import maybe_number
 from .topology import QUEUES
@@ -267,7 +267,7 @@ class Comer(Visitor):
         self._made: list[str] = []  # and perhaps not deleted
 
     def visit(self) -> None:
-        connection = Connection.open(self._address, name=self.name)
+        connection = PerfConnection.open(self._address, name=self.name)
         try:
             connection.delete_queues(self._made)
             self._made = []
@@ -290,7 +290,7 @@ class Comer(Visitor):
         self._count += 1
         return f"churn-{self._count % 10}-{self.name}-{self._count}"
 
-    def _use(self, connection: Connection, name: str) -> None:
+    def _use(self, connection: PerfConnection, name: str) -> None:
         self._made.append(name)
         kind: dict[str, object] = self.chooser.choice(
             [{}, {"x-queue-type": "quorum"}, {"x-max-priority": 3}, {"x-message-ttl": 1000}, {"x-expires": 600_000}]

@@ -60,7 +60,7 @@ from warren.queues.long_work import Job
 from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.receiver import Receiver
-from warren.queues.seen_keys import Claim, MessageKeys
+from warren.queues.seen_keys import KeyClaim, MessageKeys
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE
 
 if TYPE_CHECKING:
@@ -414,8 +414,8 @@ class Publisher:
         keys = seen.keys_of(message)
         return keys is not None and seen.is_claimed(keys)
 
-    def _claim(self, message: Message, keys: MessageKeys | None) -> Claim | None:
-        return None if keys is None else Claim(self._channel.vhost.seen_keys[message.envelope.exchange], keys)
+    def _claim(self, message: Message, keys: MessageKeys | None) -> KeyClaim | None:
+        return None if keys is None else KeyClaim(self._channel.vhost.seen_keys[message.envelope.exchange], keys)
 
     def _is_repeated(self, message: Message) -> bool:
         """Tell whether its exchange has accepted `message` before, and so drops it."""

@@ -26,7 +26,7 @@ from warren.queues.long_work import Job, Steps
 from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED
 from warren.queues.receiver import Receiver
-from warren.queues.seen_keys import Claim
+from warren.queues.seen_keys import KeyClaim
 
 if TYPE_CHECKING:
     from warren.channels.publisher import Publisher
@@ -46,7 +46,7 @@ class Spread:
     """A message on its way to its queues, and the outcome so far. `effects`: they act on it at once."""
 
     def __init__(
-        self, message: Message, queues: list[Receiver], claim: Claim | None, origin: i64, effects: Effects | None
+        self, message: Message, queues: list[Receiver], claim: KeyClaim | None, origin: i64, effects: Effects | None
     ) -> None:
         self.message = message
         self.queues = queues

@@ -31,7 +31,7 @@ from warren.cluster.etcd_wire import (
     BROKEN,
     OK,
     Answer,
-    Connection,
+    EtcdConnection,
     Header,
     LeaseAnswer,
     Nonsense,
@@ -163,7 +163,7 @@ class Etcd:
         self._settings = settings
         self._endpoints = [_checked(endpoint) for endpoint in settings.endpoints]
         self._at = 0
-        self._idle: list[Connection] = []
+        self._idle: list[EtcdConnection] = []
         self._token = ""
         self._cluster_id: int | None = None
         self._raft_term = 0
@@ -363,7 +363,7 @@ class Etcd:
     async def _write(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
         return await self._send(await self._connect_to_any(), path, body, kind)
 
-    async def _send(self, connection: Connection, path: str, body: dict[str, Any], kind: type[T]) -> T:
+    async def _send(self, connection: EtcdConnection, path: str, body: dict[str, Any], kind: type[T]) -> T:
         """Send a write, and return its answer.
 
         Raises:
@@ -386,7 +386,7 @@ class Etcd:
     def _turn_to_next(self) -> None:
         self._at = (self._at + 1) % len(self._endpoints)
 
-    async def _connect_to_any(self) -> Connection:
+    async def _connect_to_any(self) -> EtcdConnection:
         connections, problems = await self._hedged(self._connect)
         for unused in connections[1:]:
             await unused.close()
@@ -394,7 +394,7 @@ class Etcd:
             raise EtcdError("; ".join(map(str, problems)))
         return connections[0]
 
-    async def _connect(self, endpoint: str) -> Connection:
+    async def _connect(self, endpoint: str) -> EtcdConnection:
         """Return a connection to an endpoint; there is a token then, if one is needed."""
         if self._settings.user and not self._token:
             await self._log_in(endpoint)
@@ -407,7 +407,7 @@ class Etcd:
                 break
         return await self.open(endpoint)
 
-    async def open(self, endpoint: str) -> Connection:
+    async def open(self, endpoint: str) -> EtcdConnection:
         """Return a new connection.
 
         Raises:
@@ -416,7 +416,7 @@ class Etcd:
         began_s = trio.current_time()
         try:
             with trio.fail_after(self._settings.attempt_s):
-                return await Connection.open(endpoint, self._settings.tls)
+                return await EtcdConnection.open(endpoint, self._settings.tls)
         except BROKEN as error:
             failed = _failed(endpoint, error)
             self.traffic.ended(trio.current_time() - began_s, str(failed))
@@ -433,7 +433,7 @@ class Etcd:
         except BROKEN as error:
             raise _failed(endpoint, error) from None
 
-    async def _exchange(self, connection: Connection, path: str, body: dict[str, Any], kind: type[T]) -> T:
+    async def _exchange(self, connection: EtcdConnection, path: str, body: dict[str, Any], kind: type[T]) -> T:
         """Send a request and return its answer, from a member that is not older than an earlier answer."""
         term, revision = self._raft_term, self._revision
         status, data = await self._converse(connection, path, body, self._token)
@@ -444,7 +444,9 @@ class Etcd:
             self._guard(connection.endpoint, answer.header, term, revision)
         return answer
 
-    async def _converse(self, connection: Connection, path: str, body: dict[str, Any], token: str) -> tuple[int, bytes]:
+    async def _converse(
+        self, connection: EtcdConnection, path: str, body: dict[str, Any], token: str
+    ) -> tuple[int, bytes]:
         began_s = trio.current_time()
         try:
             with trio.fail_after(self._settings.attempt_s):

@@ -21,7 +21,7 @@ from warren.cluster.etcd_wire import (
     ANSWER_BYTES_MAX,
     BROKEN,
     OK,
-    Connection,
+    EtcdConnection,
     Event,
     Nonsense,
     Stream,
@@ -52,7 +52,7 @@ class Watch:
         self._key = key
         self._from = from_revision
         self._at = 0
-        self._connection: Connection | None = None
+        self._connection: EtcdConnection | None = None
         self._buffer = bytearray()
 
     async def next(self) -> list[Change]:

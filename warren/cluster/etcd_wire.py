@@ -118,7 +118,7 @@ def error_text(data: bytes) -> str:
 # --- one connection ---------------------------------------------------------------------------------------------------
 
 
-class Connection:
+class EtcdConnection:
     """A connection to one endpoint, for one request at a time."""
 
     def __init__(self, endpoint: str, stream: trio.abc.Stream, socket: trio.SocketStream) -> None:
@@ -128,7 +128,7 @@ class Connection:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
 
     @classmethod
-    async def open(cls, endpoint: str, tls: ssl.SSLContext | None) -> Connection:
+    async def open(cls, endpoint: str, tls: ssl.SSLContext | None) -> EtcdConnection:
         """Connect.
 
         Raises:

@@ -14,7 +14,7 @@ import typer
 
 from warren.ctl.client import Client
 from warren.ctl.errors import CtlError, ExitCode
-from warren.ctl.session import Session, session
+from warren.ctl.session import CommandSession, session
 
 _ANY_ADDRESS: Final = ("::", "0.0.0.0", "", "undefined")
 _POLL_S: Final = 0.2
@@ -60,7 +60,7 @@ def _command(check: Check) -> Callable[..., None]:
     return command
 
 
-def _ask(current: Session, path: str) -> None:
+def _ask(current: CommandSession, path: str) -> None:
     try:
         current.client.get("health", "checks", *path.split("/"))
     except CtlError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from warren.ctl.errors import CtlError, ExitCode, usage_error
-from warren.ctl.session import Session, session
+from warren.ctl.session import CommandSession, session
 from warren.ctl.words import size_text
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def cluster(
             _promote(current, accept_loss=accept_loss)
 
 
-def _transfer(current: Session, node: str, within_s: float) -> None:
+def _transfer(current: CommandSession, node: str, within_s: float) -> None:
     client = current.client
     epoch = int(client.get_object("cluster", "status").get("epoch") or 0)
     answer = client.post("cluster", "transfer", body={"node": node} if node else {}).value
@@ -146,30 +146,30 @@ def _online(client: Client) -> int:
     return sum(bool(node.get("running")) for node in nodes)
 
 
-def _forget(current: Session, node: str) -> None:
+def _forget(current: CommandSession, node: str) -> None:
     if not node:
         raise usage_error("forget needs the name of a node")
     current.client.post("cluster", "forget", body={"node": node})
     current.out.say(f"{node} is forgotten: it does not count any more, and joins again with an empty directory only")
 
 
-def _drain(current: Session, node: str) -> None:
+def _drain(current: CommandSession, node: str) -> None:
     node = node or _asked_node(current)
     current.client.post("cluster", "drain", body={"node": node})
     current.out.say(f"{node} is drained: it does not lead until it is revived")
 
 
-def _revive(current: Session, node: str) -> None:
+def _revive(current: CommandSession, node: str) -> None:
     node = node or _asked_node(current)
     current.client.post("cluster", "revive", body={"node": node})
     current.out.say(f"{node} is revived: it may lead again")
 
 
-def _asked_node(current: Session) -> str:
+def _asked_node(current: CommandSession) -> str:
     return str(current.client.get_object("cluster", "status")["node"])
 
 
-def _recover(current: Session, within_s: float, *, accept_loss: bool) -> None:
+def _recover(current: CommandSession, within_s: float, *, accept_loss: bool) -> None:
     client = current.client
     found = client.get_object("cluster", "status")
     if found.get("role") != "follower":
@@ -205,7 +205,7 @@ def _later_leader(client: Client, epoch: int, give_up_s: float) -> str:
         time.sleep(_POLL_S)
 
 
-def _promote(current: Session, *, accept_loss: bool) -> None:
+def _promote(current: CommandSession, *, accept_loss: bool) -> None:
     found = current.client.get_object("cluster", "status")
     if found.get("role") != "follower":
         raise CtlError(f"{found.get('node')} leads already: name a follower with --url")
@@ -216,7 +216,7 @@ def _promote(current: Session, *, accept_loss: bool) -> None:
         current.out.say(str(note))
 
 
-def _show(current: Session) -> None:
+def _show(current: CommandSession) -> None:
     found = current.client.get_object("cluster", "status")
     if current.out.is_json:
         current.out.document(found)

@@ -10,7 +10,7 @@ import typer
 
 from warren.ctl.completion import connection_names
 from warren.ctl.errors import CtlError, ExitCode
-from warren.ctl.session import Session, session
+from warren.ctl.session import CommandSession, session
 from warren.ctl.words import User, counted
 
 _Connection = Annotated[
@@ -45,7 +45,9 @@ def close_all_user_connections(context: typer.Context, user: User, reason: _Reas
     _close(session(context), lambda item: item.get("user") == user, reason, None)
 
 
-def _close(current: Session, belongs: Callable[[dict[str, object]], bool], reason: str, limit: int | None) -> None:
+def _close(
+    current: CommandSession, belongs: Callable[[dict[str, object]], bool], reason: str, limit: int | None
+) -> None:
     # All names first: pages shift while connections go.
     pages = current.client.pages("connections", query={"columns": "name,user,vhost"})
     names = [str(item["name"]) for page in pages for item in page if belongs(item)]
@@ -53,7 +55,7 @@ def _close(current: Session, belongs: Callable[[dict[str, object]], bool], reaso
     current.out.say(f"Closed {counted(closed, 'connection')}")
 
 
-def _maybe_close(current: Session, names: Iterable[str], reason: str) -> Iterable[bool]:
+def _maybe_close(current: CommandSession, names: Iterable[str], reason: str) -> Iterable[bool]:
     """Close each; yield whether it was still there."""
     for name in names:
         try:

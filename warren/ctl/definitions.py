@@ -17,7 +17,7 @@ import typer
 
 from warren.ctl.errors import CtlError, ExitCode, usage_error
 from warren.ctl.output import json_text
-from warren.ctl.session import Session, session
+from warren.ctl.session import CommandSession, session
 from warren.ctl.words import counted, json_object
 
 _Out = Annotated[str, typer.Argument(metavar="FILE", help="- is standard output")]
@@ -88,7 +88,7 @@ def import_definitions(
         raise _conflict(found["conflicts"])
 
 
-def _show(current: Session, changes: list[dict[str, Any]]) -> None:
+def _show(current: CommandSession, changes: list[dict[str, Any]]) -> None:
     columns = ("action", "kind", "vhost", "name", "detail")
     current.out.rows(columns, ([change.get(column) for column in columns] for change in changes))
 

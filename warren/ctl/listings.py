@@ -19,7 +19,7 @@ from warren.ctl.client import PAGE_SIZE, Object
 from warren.ctl.errors import usage_error
 from warren.ctl.listing_table import LISTINGS, Listing, Scope
 from warren.ctl.output import value_at
-from warren.ctl.session import Session, session
+from warren.ctl.session import CommandSession, session
 from warren.ctl.words import User
 
 _Columns = Annotated[list[str] | None, typer.Argument(metavar="COLUMN", show_default=False)]
@@ -42,13 +42,13 @@ class Asked(NamedTuple):
     argument: str = ""
 
 
-def show(current: Session, listing: Listing, asked: Asked) -> None:
+def show(current: CommandSession, listing: Listing, asked: Asked) -> None:
     """Print a listing."""
     columns, rows = table(current, listing, asked)
     current.out.rows(columns, rows)
 
 
-def table(current: Session, listing: Listing, asked: Asked) -> tuple[list[str], Iterator[list[object]]]:
+def table(current: CommandSession, listing: Listing, asked: Asked) -> tuple[list[str], Iterator[list[object]]]:
     """Return the columns of a listing, and its rows as they come from the broker."""
     columns = _columns(listing, asked)
     paths = [_path_of(listing, column) for column in columns]
@@ -87,7 +87,7 @@ def _value(item: Object, path: str) -> object:
     return "exchange" if path == "source_kind" else value_at(item, path)
 
 
-def _items(current: Session, listing: Listing, asked: Asked, paths: list[str]) -> Iterator[Object]:
+def _items(current: CommandSession, listing: Listing, asked: Asked, paths: list[str]) -> Iterator[Object]:
     vhost = _maybe_vhost(current, listing, asked)
     template = listing.vhost_path if vhost is not None and listing.vhost_path else listing.path
     filled = {"{vhost}": vhost or "", "{name}": asked.argument}
@@ -103,14 +103,19 @@ def _items(current: Session, listing: Listing, asked: Asked, paths: list[str]) -
     return islice(items, asked.limit)
 
 
-def _maybe_vhost(current: Session, listing: Listing, asked: Asked) -> str | None:
+def _maybe_vhost(current: CommandSession, listing: Listing, asked: Asked) -> str | None:
     if listing.scope is Scope.NO_VHOST or asked.all_vhosts:
         return None
     return current.vhost if listing.scope is Scope.ONE else current.maybe_vhost
 
 
 def _paged(
-    current: Session, segments: list[str], asked: Asked, paths: list[str], sort_path: str | None, descending: bool
+    current: CommandSession,
+    segments: list[str],
+    asked: Asked,
+    paths: list[str],
+    sort_path: str | None,
+    descending: bool,
 ) -> Iterator[Object]:
     query = {"columns": ",".join(dict.fromkeys(paths))}
     if asked.name is not None:
@@ -123,7 +128,7 @@ def _paged(
 
 
 def _whole(
-    current: Session,
+    current: CommandSession,
     listing: Listing,
     segments: list[str],
     asked: Asked,

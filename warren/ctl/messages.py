@@ -14,7 +14,7 @@ import typer
 from warren.ctl.client import Object
 from warren.ctl.completion import exchange_names
 from warren.ctl.errors import CtlError, usage_error
-from warren.ctl.session import Session, session
+from warren.ctl.session import CommandSession, session
 from warren.ctl.words import Queue, key_values, texts_by_key
 
 _COLUMNS: Final = ("routing_key", "exchange", "redelivered", "payload_bytes", "payload")
@@ -137,7 +137,7 @@ def peek(
     current.out.say(f"{found['total']} {state.value} in all" + ("; more with --offset" if found["more"] else ""))
 
 
-def _show(current: Session, found: list[Object], columns: tuple[str, ...], *, raw: bool) -> None:
+def _show(current: CommandSession, found: list[Object], columns: tuple[str, ...], *, raw: bool) -> None:
     if raw:
         for message in found:
             sys.stdout.buffer.write(_payload(message) + b"\n")

@@ -12,7 +12,7 @@ from warren import __version__
 from warren.ctl.client import Object
 from warren.ctl.errors import CtlError, ExitCode
 from warren.ctl.output import value_at
-from warren.ctl.session import Session, session
+from warren.ctl.session import CommandSession, session
 from warren.ctl.words import size_text
 
 
@@ -236,13 +236,13 @@ def report(context: typer.Context) -> None:
         current.out.document(whole)
 
 
-def _seen(current: Session) -> tuple[Object, Object]:
+def _seen(current: CommandSession) -> tuple[Object, Object]:
     """Return the overview and the node that gave it."""
     seen = current.client.get_object("overview")
     return seen, current.client.get_object("nodes", seen["node"])
 
 
-def _show_sections(current: Session, sections: Mapping[str, Mapping[str, object]]) -> None:
+def _show_sections(current: CommandSession, sections: Mapping[str, Mapping[str, object]]) -> None:
     for title, values in sections.items():
         current.out.record(title, values)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from warren.ctl.errors import CtlError
-from warren.ctl.session import Session, session
+from warren.ctl.session import CommandSession, session
 from warren.ctl.words import JsonText, Policy, json_object, json_value
 
 _Pattern = Annotated[str, typer.Argument(metavar="PATTERN", help="A regex for names; it may match anywhere")]
@@ -93,7 +93,7 @@ def clear_global_parameter(context: typer.Context, name: _Name) -> None:
 
 
 def _set_policy(
-    current: Session, kind: str, name: str, pattern: str, definition: str, priority: int, apply_to: str
+    current: CommandSession, kind: str, name: str, pattern: str, definition: str, priority: int, apply_to: str
 ) -> None:
     body = {
         "pattern": pattern,
@@ -119,7 +119,7 @@ def _plain(name: str, reason: str) -> str:
     return f'policy "{name}": ' + _ERLANG_TEXT.sub(r'"\1"', reason.removeprefix(_REFUSED))
 
 
-def _clear_policy(current: Session, kind: str, name: str) -> None:
+def _clear_policy(current: CommandSession, kind: str, name: str) -> None:
     current.client.delete(kind, current.vhost, name)
     current.out.say(f'Policy "{name}" in vhost "{current.vhost}" is cleared')
 

@@ -21,7 +21,7 @@ FLAGS: Final = "warren.ctl.flags"
 _SESSION: Final = "warren.ctl.session"
 
 
-class Session:
+class CommandSession:
     """One run of one command."""
 
     def __init__(self, flags: dict[str, Any]) -> None:
@@ -78,11 +78,11 @@ class Session:
         return self._values
 
 
-def session(context: typer.Context) -> Session:
+def session(context: typer.Context) -> CommandSession:
     """Return the session of this run."""
     meta = context.meta
     if _SESSION not in meta:
-        meta[_SESSION] = Session(meta.setdefault(FLAGS, {}))
+        meta[_SESSION] = CommandSession(meta.setdefault(FLAGS, {}))
     found = meta[_SESSION]
-    assert isinstance(found, Session)
+    assert isinstance(found, CommandSession)
     return found

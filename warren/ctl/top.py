@@ -23,7 +23,7 @@ import typer
 from warren.ctl.client import PAGE_SIZE, Object
 from warren.ctl.errors import CtlError, ExitCode, usage_error
 from warren.ctl.output import cell, shown, value_at
-from warren.ctl.session import Session, session
+from warren.ctl.session import CommandSession, session
 from warren.ctl.words import size_text
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def top(
     _watch(current, console, sort, interval)
 
 
-def look(current: Session, sort: Order, limit: int) -> Seen:
+def look(current: CommandSession, sort: Order, limit: int) -> Seen:
     """Ask for so many queues and connections, and for the totals.
 
     Raises:
@@ -134,13 +134,15 @@ def look(current: Session, sort: Order, limit: int) -> Seen:
     )
 
 
-def _most(current: Session, segments: tuple[str, ...], columns: dict[str, str], sort: str, limit: int) -> list[Object]:
+def _most(
+    current: CommandSession, segments: tuple[str, ...], columns: dict[str, str], sort: str, limit: int
+) -> list[Object]:
     wanted = [*columns.values(), APPLICATION] if columns is CONNECTIONS else columns.values()
     query = {"sort": sort, "sort_reverse": "true", "columns": ",".join(wanted)}
     return next(current.client.pages(*segments, query=query, page_size=limit))[:limit]
 
 
-def _print(current: Session, seen: Seen) -> None:
+def _print(current: CommandSession, seen: Seen) -> None:
     out = current.out
     if out.is_json:
         out.document(seen._asdict())
@@ -179,7 +181,7 @@ def _row(columns: dict[str, str], item: Object) -> list[object]:
 # --- the screen -------------------------------------------------------------------------------------------------------
 
 
-def _watch(current: Session, console: Console, sort: Order, interval_s: float) -> None:
+def _watch(current: CommandSession, console: Console, sort: Order, interval_s: float) -> None:
     """Draw until somebody has seen enough."""
     from rich.live import Live
 

@@ -9,7 +9,7 @@ import typer
 
 from warren.ctl.client import Object
 from warren.ctl.errors import CtlError, ExitCode, usage_error
-from warren.ctl.session import Session, session
+from warren.ctl.session import CommandSession, session
 from warren.ctl.words import ArgumentTexts, Exchange, Queue, json_object, key_values
 
 _ArgumentsJson = Annotated[str | None, typer.Option("--arguments", metavar="JSON", help="All arguments at once")]
@@ -173,7 +173,7 @@ def _arguments(texts: list[str] | None, text: str | None) -> dict[str, Any]:
     return whole | key_values(texts, "--argument")
 
 
-def _between(current: Session, source: str, destination: str, destination_type: str) -> tuple[str, ...]:
+def _between(current: CommandSession, source: str, destination: str, destination_type: str) -> tuple[str, ...]:
     if destination_type not in ("queue", "exchange"):
         raise usage_error(f"--destination-type {destination_type}: must be queue or exchange")
     return ("bindings", current.vhost, "e", source, destination_type[0], destination)

@@ -17,7 +17,7 @@ import typer
 from warren.ctl.client import Object, last_segment
 from warren.ctl.completion import exchange_names, queue_names
 from warren.ctl.errors import CtlError, ExitCode, usage_error
-from warren.ctl.session import Session, session
+from warren.ctl.session import CommandSession, session
 from warren.ctl.words import Queue, counted
 
 _POLL_S: Final = 0.2
@@ -107,7 +107,7 @@ def _filter(routing_key: str | None, header: str | None, body: str | None) -> Ob
 
 
 def _run(
-    current: Session,
+    current: CommandSession,
     queue: str,
     mode: str,
     destination: Object,
@@ -142,7 +142,7 @@ def _outcome(found: Object, mode: str) -> str:
     return f"{counted(found['transferred'], 'message')} {_DONE[mode]}"
 
 
-def _watch(current: Session, path: tuple[str, ...], *, wanted: bool) -> Object:
+def _watch(current: CommandSession, path: tuple[str, ...], *, wanted: bool) -> Object:
     """Return the transfer when it has ended."""
     with _progress(wanted=wanted) as show:
         while True:

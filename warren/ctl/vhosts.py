@@ -9,7 +9,7 @@ import typer
 
 from warren.ctl.completion import vhost_names
 from warren.ctl.errors import CtlError, usage_error
-from warren.ctl.session import Session, session
+from warren.ctl.session import CommandSession, session
 from warren.ctl.words import User, Vhost, json_object
 
 _Limits = Annotated[str, typer.Argument(metavar="JSON", help='{"max-connections": 100}; -1: no limit')]
@@ -50,7 +50,7 @@ def trace_off(context: typer.Context, vhost: _MaybeVhost = None) -> None:
     _trace(session(context), vhost, wanted=False)
 
 
-def _trace(current: Session, named: str | None, *, wanted: bool) -> None:
+def _trace(current: CommandSession, named: str | None, *, wanted: bool) -> None:
     vhost = named or current.vhost
     # A PUT would create a vhost that is not there.
     current.client.get_object("vhosts", vhost)
@@ -84,7 +84,7 @@ def clear_user_limits(
     _clear_limits(session(context), "user", user, limit)
 
 
-def _set_limits(current: Session, kind: str, name: str, text: str) -> None:
+def _set_limits(current: CommandSession, kind: str, name: str, text: str) -> None:
     limits = json_object(text, "limits")
     for limit, value in limits.items():
         if not isinstance(value, int) or isinstance(value, bool):
@@ -94,7 +94,7 @@ def _set_limits(current: Session, kind: str, name: str, text: str) -> None:
     current.out.say(f'Limits of {kind} "{name}" are set: {", ".join(limits)}')
 
 
-def _clear_limits(current: Session, kind: str, name: str, limit: str) -> None:
+def _clear_limits(current: CommandSession, kind: str, name: str, limit: str) -> None:
     found = current.client.get_list(f"{kind}-limits", name)
     set_now = [key for item in found if item.get(kind) == name for key in item.get("value", {})]
     if limit != "all" and limit not in set_now:

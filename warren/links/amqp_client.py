@@ -1,6 +1,6 @@
 """AMQP 0-9-1 on trio, as links need it: throughput, bounded memory, readable errors.
 
-Owns one socket per `Connection`, its tasks and its heartbeats; the protocol is `warren.amqp_client`.
+Owns one socket per `LinkConnection`, its tasks and its heartbeats; the protocol is `warren.amqp_client`.
 
 1. The tasks of a connection never raise. The error that ends it is kept, and every later call on it or its channels
    raises that: a `BrokerError` whose text names the peer and holds no credentials.
@@ -80,9 +80,9 @@ class Signal:
 class Channel(ClientChannel):
     """One channel. A request waits for its reply; publishes and acks only queue bytes."""
 
-    connection: Connection
+    connection: LinkConnection
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: LinkConnection, number: int) -> None:
         super().__init__(connection, number)
         self.changed = Signal()
         self._replied = trio.Event()
@@ -151,7 +151,7 @@ class Channel(ClientChannel):
         self.expect_confirms()
 
 
-class Connection(ClientConnection):
+class LinkConnection(ClientConnection):
     """A connection that is open, or was. Made by `connect`."""
 
     def __init__(
@@ -437,7 +437,7 @@ async def connect(
     connection_name: str,
     open_local: Callable[[], Any] | None = None,
     ends: Ends | None = None,
-) -> Connection:
+) -> LinkConnection:
     """Open a connection; its tasks run in `nursery` until `Connection.close`, which the caller must call.
 
     `ends`: those of all connections that may be lost with it, if there are others.
@@ -476,7 +476,9 @@ async def connect(
                     stream = await _secure(stream, uri, where)
             assert stream is not None
             login = _login(uri, properties)
-            connection = Connection(stream, where, login, settings.max_message_bytes, ends or Ends(), settings.inbound)
+            connection = LinkConnection(
+                stream, where, login, settings.max_message_bytes, ends or Ends(), settings.inbound
+            )
             await connection.handshake()
     except BaseException as error:
         if stream is not None:

@@ -14,7 +14,7 @@ from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.numbers import count_of
 from warren.amqp_client.errors import BrokerError, PeerClosed
 from warren.amqp_client.redaction import redact_uri
-from warren.links.amqp_client import ClientSettings, Connection, LinkError, connect
+from warren.links.amqp_client import ClientSettings, LinkConnection, LinkError, connect
 from warren.links.amqp_uri import BrokerUri, UriError, parse_uri
 from warren.links.host import Host
 from warren.links.starts import Ends
@@ -50,7 +50,9 @@ class Endpoints:
         self._settings = settings
         self._ends = Ends()
 
-    async def open(self, nursery: trio.Nursery, uris: Sequence[BrokerUri], name: str) -> tuple[Connection, BrokerUri]:
+    async def open(
+        self, nursery: trio.Nursery, uris: Sequence[BrokerUri], name: str
+    ) -> tuple[LinkConnection, BrokerUri]:
         """Connect to the first of `uris` that can be reached; return the connection and its URI.
 
         Raises:
@@ -66,12 +68,12 @@ class Endpoints:
             raise problems[0].fresh()
         raise LinkError("; ".join(dict.fromkeys(map(str, problems))))
 
-    async def open_local(self, nursery: trio.Nursery, vhost: str, name: str) -> Connection:
+    async def open_local(self, nursery: trio.Nursery, vhost: str, name: str) -> LinkConnection:
         """Connect to `vhost` of this broker as its internal user."""
         uri = BrokerUri(tls=False, host="", port=0, vhost=vhost, shown="amqp://")
         return await self._connect(nursery, uri, name)
 
-    async def _connect(self, nursery: trio.Nursery, uri: BrokerUri, name: str) -> Connection:
+    async def _connect(self, nursery: trio.Nursery, uri: BrokerUri, name: str) -> LinkConnection:
         if not uri.is_local:
             return await connect(nursery, uri, self._settings, name, ends=self._ends)
         if uri.user is None:
@@ -81,7 +83,7 @@ class Endpoints:
 
 
 async def ensure_queue(
-    connection: Connection, queue: str, arguments: bytes = EMPTY_TABLE, *, create: bool = True
+    connection: LinkConnection, queue: str, arguments: bytes = EMPTY_TABLE, *, create: bool = True
 ) -> int:
     """Make sure that a queue exists, whatever its properties; create a durable one if not. Return its length.
 

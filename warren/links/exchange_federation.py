@@ -35,7 +35,7 @@ from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table, with_lengt
 from warren.amqp_client.channel import Delivery
 from warren.amqp_client.errors import BrokerError, PeerClosed
 from warren.links import forwarding, transfer
-from warren.links.amqp_client import Channel, Connection, Signal, is_unknown_exchange_type
+from warren.links.amqp_client import Channel, LinkConnection, Signal, is_unknown_exchange_type
 from warren.links.endpoints import Endpoints
 from warren.links.federation import FederationLink, delete_exchange, delete_queue, upstream_cluster_name
 from warren.links.host import LocalBinding, LocalExchange
@@ -136,7 +136,7 @@ class ExchangeLink(FederationLink):
     # --- set up -------------------------------------------------------------------------------------------------
 
     async def carry(
-        self, nursery: trio.Nursery, remote: Connection, local: Connection, running: Callable[[], None]
+        self, nursery: trio.Nursery, remote: LinkConnection, local: LinkConnection, running: Callable[[], None]
     ) -> None:
         self._left_out = set()
         queue = self._queue_name()
@@ -172,7 +172,7 @@ class ExchangeLink(FederationLink):
         arguments[_PURPOSE[0]] = _PURPOSE[1]
         return arguments
 
-    async def _exists(self, remote: Connection, exchange: str) -> bool:
+    async def _exists(self, remote: LinkConnection, exchange: str) -> bool:
         probe = await remote.open_channel()
         try:
             await probe.declare_exchange(_internal_exchange(exchange, "fanout"), passive=True)
@@ -182,7 +182,7 @@ class ExchangeLink(FederationLink):
             return False
         return True
 
-    async def _build(self, nursery: trio.Nursery, remote: Connection, channel: Channel, queue: str) -> set[Key]:
+    async def _build(self, nursery: trio.Nursery, remote: LinkConnection, channel: Channel, queue: str) -> set[Key]:
         """Build up one of the exchanges A and B with all bindings, delete the other; return the bindings."""
         existing = [suffix for suffix in "AB" if await self._exists(remote, f"{queue} {suffix}")]
         if len(existing) == 2:
@@ -198,7 +198,7 @@ class ExchangeLink(FederationLink):
             await delete_exchange(remote, f"{queue} {suffix}")
         return known
 
-    async def _complete(self, remote: Connection, channel: Channel, queue: str) -> set[Key]:
+    async def _complete(self, remote: LinkConnection, channel: Channel, queue: str) -> set[Key]:
         """Give the chosen internal exchange all bindings and the queue; return the bindings.
 
         The queue comes last: its answer shows that the bindings sent without waiting exist.
@@ -329,7 +329,7 @@ class ExchangeLink(FederationLink):
 
     # --- messages -----------------------------------------------------------------------------------------------
 
-    def _rewriter(self, remote: Connection) -> Callable[[Delivery, bool], Publish | None]:
+    def _rewriter(self, remote: LinkConnection) -> Callable[[Delivery, bool], Publish | None]:
         host = self.endpoints.host
         cluster_name, max_hops = host.cluster_name, self.upstream.max_hops
         upstream_name = upstream_cluster_name(remote)

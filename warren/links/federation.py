@@ -11,7 +11,7 @@ import trio
 from warren.amqp import methods
 from warren.amqp_client.errors import BrokerError
 from warren.links import forwarding
-from warren.links.amqp_client import Connection, LinkError
+from warren.links.amqp_client import LinkConnection, LinkError
 from warren.links.endpoints import Endpoints
 from warren.links.transfer import Transfer
 from warren.links.upstreams import Upstream
@@ -47,7 +47,7 @@ class FederationLink(ABC):
             BrokerError: why it does not.
         """
         failure: BrokerError | None = None
-        opened: list[Connection] = []
+        opened: list[LinkConnection] = []
         async with trio.open_nursery() as nursery:
             try:
                 local = await self.endpoints.open_local(nursery, self.vhost, self.connection_name)
@@ -66,7 +66,7 @@ class FederationLink(ABC):
 
     @abstractmethod
     async def carry(
-        self, nursery: trio.Nursery, remote: Connection, local: Connection, running: Callable[[], None]
+        self, nursery: trio.Nursery, remote: LinkConnection, local: LinkConnection, running: Callable[[], None]
     ) -> None:
         """Prepare both ends and move messages; the link's own part."""
 
@@ -114,13 +114,13 @@ class FederationLink(ABC):
         """Return the fields of /api/federation-links that name the link; no credentials."""
 
 
-def upstream_cluster_name(remote: Connection) -> str:
+def upstream_cluster_name(remote: LinkConnection) -> str:
     """Return the cluster name of an upstream; its address when it has none."""
     name = remote.server_properties.get("cluster_name")
     return name if isinstance(name, str) and name else remote.where
 
 
-async def delete_queue(connection: Connection, queue: str) -> None:
+async def delete_queue(connection: LinkConnection, queue: str) -> None:
     """Delete a queue if it is there."""
     channel = await connection.open_channel()
     await channel.call(
@@ -128,7 +128,7 @@ async def delete_queue(connection: Connection, queue: str) -> None:
     )
 
 
-async def delete_exchange(connection: Connection, exchange: str) -> None:
+async def delete_exchange(connection: LinkConnection, exchange: str) -> None:
     """Delete an exchange if it is there."""
     channel = await connection.open_channel()
     await channel.call(methods.ExchangeDelete(0, exchange, if_unused=False, no_wait=False), methods.ExchangeDeleteOk)

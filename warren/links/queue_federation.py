@@ -20,7 +20,7 @@ from warren.amqp.field_table import encode_table
 from warren.amqp_client.channel import Delivery
 from warren.amqp_client.errors import PeerClosed
 from warren.links import forwarding, transfer
-from warren.links.amqp_client import Channel, Connection, Signal
+from warren.links.amqp_client import Channel, LinkConnection, Signal
 from warren.links.endpoints import Endpoints
 from warren.links.federation import FederationLink
 from warren.links.host import LocalQueue
@@ -50,7 +50,7 @@ class QueueLink(FederationLink):
         self._demand_changed.wake()
 
     async def carry(
-        self, nursery: trio.Nursery, remote: Connection, local: Connection, running: Callable[[], None]
+        self, nursery: trio.Nursery, remote: LinkConnection, local: LinkConnection, running: Callable[[], None]
     ) -> None:
         await self._ensure_upstream(remote)
         outbound = await local.open_channel()
@@ -63,7 +63,7 @@ class QueueLink(FederationLink):
         running()
         await self.move(moving, partial(self._follow, inbound))
 
-    async def _ensure_upstream(self, remote: Connection) -> None:
+    async def _ensure_upstream(self, remote: LinkConnection) -> None:
         """Make sure of the upstream queue: with the properties of ours if it is not there, else as it is."""
         probe = await remote.open_channel()
         try:

@@ -26,7 +26,7 @@ from warren.amqp.properties import BasicProperties
 from warren.amqp_client.channel import Delivery
 from warren.amqp_client.errors import BrokerError
 from warren.links import forwarding, transfer, validation
-from warren.links.amqp_client import Channel, Connection, LinkError
+from warren.links.amqp_client import Channel, LinkConnection, LinkError
 from warren.links.amqp_uri import BrokerUri, parse_uri
 from warren.links.endpoints import Endpoints, ensure_queue, parse_uris, prefetch
 from warren.links.transfer import Publish, Transfer
@@ -240,7 +240,7 @@ class Shovel:
             BrokerError: the error met meanwhile.
         """
         failure: BrokerError | None = None
-        opened: list[Connection] = []
+        opened: list[LinkConnection] = []
         async with trio.open_nursery() as nursery:
             try:
                 await self._attempt(nursery, opened, running)
@@ -262,7 +262,7 @@ class Shovel:
             self._remaining = self._transfer.to_settle
         self._transfer = None
 
-    async def _attempt(self, nursery: trio.Nursery, opened: list[Connection], running: Callable[[], None]) -> None:
+    async def _attempt(self, nursery: trio.Nursery, opened: list[LinkConnection], running: Callable[[], None]) -> None:
         definition = self.definition
         name = f"Shovel {self.name}"
         source, self._src_uri = await self._endpoints.open(nursery, definition.src_uris, name)
@@ -290,7 +290,7 @@ class Shovel:
         running()
         await self._transfer.run()
 
-    async def _declare_source(self, source: Connection, inbound: Channel) -> str:
+    async def _declare_source(self, source: LinkConnection, inbound: Channel) -> str:
         definition = self.definition
         if definition.src_queue is not None:
             create = not definition.src_predeclared

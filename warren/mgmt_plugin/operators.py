@@ -92,7 +92,7 @@ NOBODY_TAGS: Final = ()
 
 
 @dataclass(slots=True)
-class Session:
+class OperatorSession:
     """A browser that has logged in. `secret` is kept as its hash only."""
 
     user: str
@@ -105,14 +105,14 @@ class Sessions:
     """The sessions of this process, the least recently used first; `_of_user` has the same for each user."""
 
     def __init__(self) -> None:
-        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self._sessions: OrderedDict[bytes, OperatorSession] = OrderedDict()
         self._of_user: dict[str, OrderedDict[bytes, None]] = {}
 
-    def begin(self, record: UserPut) -> tuple[str, Session]:
+    def begin(self, record: UserPut) -> tuple[str, OperatorSession]:
         """Begin a session of a user whose password was right; return its secret identifier."""
         identifier = secrets.token_urlsafe(32)
         now_s = time.monotonic()
-        session = Session(record.name, record.password_hash, secrets.token_urlsafe(32), now_s + SESSION_S)
+        session = OperatorSession(record.name, record.password_hash, secrets.token_urlsafe(32), now_s + SESSION_S)
         key = _digest(identifier)
         self._sessions[key] = session
         own = self._of_user.setdefault(record.name, OrderedDict())
@@ -126,7 +126,7 @@ class Sessions:
             self._forget(oldest)
         return identifier, session
 
-    def maybe_find(self, identifier: str, users: AccessControl) -> Session | None:
+    def maybe_find(self, identifier: str, users: AccessControl) -> OperatorSession | None:
         """Return the session, if it has not ended, and renew it."""
         key = _digest(identifier)
         session = self._sessions.get(key)
@@ -232,7 +232,7 @@ class Doorkeeper:
             self.check_token(request, session)
         return self.operator_called(session.user)
 
-    def check_token(self, request: Request, session: Session) -> None:
+    def check_token(self, request: Request, session: OperatorSession) -> None:
         """Make sure that a request was made by a page that knows the session's CSRF token.
 
         Raises:

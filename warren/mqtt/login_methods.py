@@ -30,7 +30,7 @@ PLAIN: Final = "PLAIN"
 EXTERNAL: Final = "EXTERNAL"
 
 
-class Claim:
+class ClaimedIdentity:
     """The identity that a client claims. `is_proven`: the method has verified it, without a password."""
 
     def __init__(self, user: str, password: bytes = b"", *, is_proven: bool = False) -> None:
@@ -40,13 +40,13 @@ class Claim:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # methods of others are not compiled
-class Exchange:
+class LoginExchange:
     """One login by a method. `certificate_user`: the user named by the certificate of the connection, None without."""
 
     def __init__(self, certificate_user: str | None) -> None:
         self.certificate_user = certificate_user
 
-    def step(self, data: bytes) -> Claim | bytes:
+    def step(self, data: bytes) -> ClaimedIdentity | bytes:
         """Take an answer of the client; return its identity, or a challenge.
 
         Raises:
@@ -55,30 +55,30 @@ class Exchange:
         raise MqttError(BAD_METHOD, "a method that takes no step")
 
 
-class Plain(Exchange):
+class Plain(LoginExchange):
     """By user and password."""
 
-    def step(self, data: bytes) -> Claim | bytes:
+    def step(self, data: bytes) -> ClaimedIdentity | bytes:
         parts = data.split(b"\0")
         if len(parts) != 3:
             raise MqttError(BAD_LOGIN, "PLAIN is three texts with a zero byte between each two")
         try:
-            return Claim(parts[1].decode(), parts[2])
+            return ClaimedIdentity(parts[1].decode(), parts[2])
         except UnicodeDecodeError:
             raise MqttError(BAD_LOGIN, "the user of PLAIN is no UTF-8") from None
 
 
-class External(Exchange):
+class External(LoginExchange):
     """By certificate."""
 
-    def step(self, data: bytes) -> Claim | bytes:
+    def step(self, data: bytes) -> ClaimedIdentity | bytes:
         user = self.certificate_user
         if user is None:
             raise MqttError(BAD_LOGIN, "EXTERNAL needs a certificate that names a user")
-        return Claim(user, is_proven=True)
+        return ClaimedIdentity(user, is_proven=True)
 
 
-METHODS: dict[str, type[Exchange]] = {PLAIN: Plain, EXTERNAL: External}
+METHODS: dict[str, type[LoginExchange]] = {PLAIN: Plain, EXTERNAL: External}
 
 
 class EnhancedLogin:
@@ -87,7 +87,7 @@ class EnhancedLogin:
     def __init__(self, method: str, certificate_user: str | None) -> None:
         self.method = method
         self.is_again: bool = False
-        self.exchange: Exchange | None = METHODS[method](certificate_user)  # None when it is over
+        self.exchange: LoginExchange | None = METHODS[method](certificate_user)  # None when it is over
 
     def begin_again(self, certificate_user: str | None) -> None:
         """Let the client prove its identity once more."""

@@ -39,8 +39,8 @@ from warren.amqp10.performatives import (
     frame,
 )
 from warren.amqp10.values import Described, Reader, Symbol, UByte, UInt, ULong, encode
-from warren.perf.client import Address, BrokerError, Connection
-from warren.perf.flow import Batch, Publisher, running_octets
+from warren.perf.client import Address, BrokerError, PerfConnection
+from warren.perf.flow import Batch, PerfPublisher, running_octets
 from warren.perf.meter import Histogram
 from warren.perf.protocol_run import Dialect, FrameConsumer
 from warren.perf.workload import Workload
@@ -91,7 +91,7 @@ def _failure(address: Address, fields: list[Any]) -> BrokerError:
     return BrokerError(f"{address} ended the connection without a reason")
 
 
-class Amqp10Connection(Connection):
+class Amqp10Connection(PerfConnection):
     """A connection that has opened and begun a session, blocking.
 
     `frame_bytes`: the largest frame of the broker; `first_transfer`: the number of the first one that it sends.
@@ -234,10 +234,10 @@ class TransferBatch(Batch):
                 self.data[at + column : end : self.message_bytes] = octets
 
 
-class Amqp10Publisher(Publisher):
+class Amqp10Publisher(PerfPublisher):
     """Counts dispositions, and keeps to the limits of link and session."""
 
-    def __init__(self, connection: Connection, batch: Batch, *, window: int, confirm_latency: Histogram) -> None:
+    def __init__(self, connection: PerfConnection, batch: Batch, *, window: int, confirm_latency: Histogram) -> None:
         super().__init__(connection, TransferBatch(batch), window=window, confirm_latency=confirm_latency)
         self._end = 0  # how many may be sent in total
         self._read_frames(0)
@@ -412,7 +412,7 @@ class Amqp10(Dialect):
         return [_transfer(0, _ID, sections, settled=not work.confirms)] * count
 
     def publisher(
-        self, connection: Connection, batch: Batch, work: Workload, index: int, latency: Histogram
+        self, connection: PerfConnection, batch: Batch, work: Workload, index: int, latency: Histogram
     ) -> Amqp10Publisher:
         assert isinstance(connection, Amqp10Connection)
         if batch.message_bytes > connection.frame_bytes:

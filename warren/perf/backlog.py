@@ -30,11 +30,11 @@ from warren.perf.client import (
     CHANNEL,
     Address,
     BrokerError,
-    Connection,
+    PerfConnection,
     open_many,
     product_of,
 )
-from warren.perf.flow import SEND_BYTES, STAMP_BYTES, Consumer, NumberedBatch, Publisher, number_of
+from warren.perf.flow import SEND_BYTES, STAMP_BYTES, Consumer, NumberedBatch, PerfPublisher, number_of
 from warren.perf.meter import Histogram, Totals
 
 _SHORT_BACKLOG: Final = 10_000
@@ -147,7 +147,7 @@ class Run:
         self._on_tick = on_tick
         self._confirm = Histogram()
         self._epoll = select.epoll()
-        self._publisher: Publisher | None = None
+        self._publisher: PerfPublisher | None = None
         self._consumers: dict[int, Consumer] = {}
         self._received = 0
         self._begun = 0
@@ -159,7 +159,7 @@ class Run:
     def run(self) -> Passage:
         """Set up, drive, check, clean up. Raises BrokerError; the queues are then left as they are."""
         work = self._backlog
-        with Connection.open(self._address) as control:
+        with PerfConnection.open(self._address) as control:
             if self._mode is not Mode.DRAIN:
                 control.delete_queues(work.queue_names)
                 control.declare_queues(work.queue_names, durable=work.durable)
@@ -180,7 +180,7 @@ class Run:
     def _count_of_connections(self) -> int:
         return (self._mode is not Mode.DRAIN) + (self._backlog.queues if self._mode is not Mode.FILL else 0)
 
-    def _connect(self, opened: list[Connection]) -> None:
+    def _connect(self, opened: list[PerfConnection]) -> None:
         work = self._backlog
         rest = list(opened)
         if self._mode is not Mode.DRAIN:
@@ -188,7 +188,7 @@ class Run:
             connection.confirm_select()
             messages = self._batch_messages(connection.frame_max_bytes)
             batch = NumberedBatch(messages, body_at=frames.body_offset(messages[0]), queues=work.queues)
-            self._publisher = Publisher(connection, batch, window=work.confirms, confirm_latency=self._confirm)
+            self._publisher = PerfPublisher(connection, batch, window=work.confirms, confirm_latency=self._confirm)
         for index, connection in enumerate(rest):
             if work.prefetch:
                 connection.qos(work.prefetch)
@@ -218,7 +218,7 @@ class Run:
 
     # -- the loop
 
-    def _drive(self, control: Connection) -> Passage:
+    def _drive(self, control: PerfConnection) -> Passage:
         begin = before = self._totals()
         progress_ns = next_tick_ns = begin.at_ns
         self._received = sum(consumer.take_leftover(begin.at_ns) for consumer in self._consumers.values())
@@ -333,7 +333,7 @@ class Run:
         if consumer.blocked != was_blocked:
             self._epoll.modify(fd, select.EPOLLOUT if consumer.blocked else select.EPOLLIN)
 
-    def _delete(self, control: Connection) -> None:
+    def _delete(self, control: PerfConnection) -> None:
         """Delete the queues. Raises BrokerError when one of them was not empty."""
         for queue in self._backlog.queue_names:
             left = control.delete_queue(queue)

@@ -77,7 +77,7 @@ def product_of(properties: Mapping[str, object]) -> str:
     return f"{properties.get('product', '?')} {properties.get('version', '?')}"
 
 
-class Connection(BlockingConnection):
+class PerfConnection(BlockingConnection):
     """A logged-in connection with channel 1 open. `source`: see `open_socket`."""
 
     def __init__(self, address: Address, *, name: str = "warren perf", heartbeat_s: int = 0, source: str = "") -> None:
@@ -197,21 +197,21 @@ def _queue_delete(queue: str) -> methods.QueueDelete:
 
 def open_many(
     address: Address, count: int, *, wave: int = 100, heartbeat_s: int = 0, sources: Sequence[str] = ("",)
-) -> list[Connection]:
+) -> list[PerfConnection]:
     """Open ``count`` connections, ``wave`` at a time, each wave walking through the handshake in step.
 
-    They come from `sources` in turn, see `Connection`.
+    They come from `sources` in turn, see `PerfConnection`.
 
     Raises BrokerError, also when this process may not open so many files; those already open are closed.
     """
     _allow_open_files(count + _SPARE_FILES)
-    opened: list[Connection] = []
+    opened: list[PerfConnection] = []
     try:
         while len(opened) < count:
-            fresh: list[Connection] = []
+            fresh: list[PerfConnection] = []
             for _ in range(min(wave, count - len(opened))):
                 source = sources[len(opened) % len(sources)]
-                fresh.append(Connection(address, heartbeat_s=heartbeat_s, source=source))
+                fresh.append(PerfConnection(address, heartbeat_s=heartbeat_s, source=source))
                 opened.append(fresh[-1])
             for step in HANDSHAKE:
                 for connection in fresh:

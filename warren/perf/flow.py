@@ -33,7 +33,7 @@ from warren.amqp import methods
 from warren.amqp_client import frames
 from warren.amqp_client.blocking import CHANNEL, closed_by_peer
 from warren.amqp_client.errors import BrokerError
-from warren.perf.client import Connection
+from warren.perf.client import PerfConnection
 from warren.perf.meter import Histogram
 
 RECEIVE_BYTES: Final = 1 << 18
@@ -169,13 +169,13 @@ class ConfirmTracker:
         self.settled = self._low + len(self._early)
 
 
-class Publisher:
+class PerfPublisher:
     """One publishing connection.
 
     ``window`` is the number of unconfirmed messages allowed, 0 for no confirms.
     """
 
-    def __init__(self, connection: Connection, batch: Batch, *, window: int, confirm_latency: Histogram) -> None:
+    def __init__(self, connection: PerfConnection, batch: Batch, *, window: int, confirm_latency: Histogram) -> None:
         self.connection = connection
         self.sock = connection.sock
         self.batch = batch
@@ -530,7 +530,7 @@ class Consumer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: PerfConnection,
         *,
         ack_batch: int,
         body_bytes: int,

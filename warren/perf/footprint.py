@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warren.perf import process_stats
-from warren.perf.client import Address, Connection, open_many, product_of
+from warren.perf.client import Address, PerfConnection, open_many, product_of
 
 _SETTLE_LOOK_S: Final = 0.5
 _SETTLE_MOST_S: Final = 10.0
@@ -70,7 +70,7 @@ def idle_connections(address: Address, count: int, *, pid: int = 0) -> Footprint
 
     Raises BrokerError, also when this process may not open so many files.
     """
-    with Connection.open(address) as control:
+    with PerfConnection.open(address) as control:
         before = settled_sample(pid) if pid else None
         start = time.monotonic()
         opened = open_many(address, count)
@@ -93,7 +93,7 @@ def declared_queues(
     """
     queues = [f"{prefix}-{index}" for index in range(count)]
     slowest_ms: float | None = None
-    with Connection.open(address) as control:
+    with PerfConnection.open(address) as control:
         before = settled_sample(pid) if pid else None
         start = time.monotonic()
         if pipelined:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from struct import pack, unpack_from
 from typing import Final
 
-from warren.perf.client import Address, BrokerError, Connection
-from warren.perf.flow import Batch, Publisher
+from warren.perf.client import Address, BrokerError, PerfConnection
+from warren.perf.flow import Batch, PerfPublisher
 from warren.perf.meter import Histogram
 from warren.perf.protocol_run import Dialect, FrameConsumer
 from warren.perf.workload import Workload
@@ -59,7 +59,7 @@ def maybe_size(data: bytes | bytearray, at: int, stop: int) -> tuple[int, int] |
     return None
 
 
-class MqttConnection(Connection):
+class MqttConnection(PerfConnection):
     """A connection that has logged in, blocking."""
 
     version = _V3_1_1
@@ -106,7 +106,7 @@ class MqttConnection(Connection):
             self.sock.close()
 
 
-class MqttPublisher(Publisher):
+class MqttPublisher(PerfPublisher):
     """Counts PUBACK."""
 
     def read_confirms(self, now_ns: int) -> None:
@@ -221,8 +221,8 @@ class Mqtt(Dialect):
         return [packet(0x32, topic + pack(">H", number + 1) + body) for number in range(min(count, _PACKET_IDS))]
 
     def publisher(
-        self, connection: Connection, batch: Batch, work: Workload, index: int, latency: Histogram
-    ) -> Publisher:
+        self, connection: PerfConnection, batch: Batch, work: Workload, index: int, latency: Histogram
+    ) -> PerfPublisher:
         return MqttPublisher(connection, batch, window=work.confirms, confirm_latency=latency)
 
     def clean(self, address: Address, work: Workload) -> None:

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import Final
 
 from warren.perf.choices import ExchangeType
-from warren.perf.client import Address, BrokerError, Connection
+from warren.perf.client import Address, BrokerError, PerfConnection
 from warren.perf.flow import (
     LEAST_BURST,
     RECEIVE_BYTES,
     STAMP_BYTES,
     Batch,
-    Publisher,
+    PerfPublisher,
     age_ns,
 )
 from warren.perf.meter import Histogram, Totals
@@ -32,7 +32,7 @@ _LATENCIES_PER_BUFFER: Final = 8
 class FrameConsumer(ABC):
     """One consuming connection: counts frames in runs of one length, and answers them if that is asked for."""
 
-    def __init__(self, connection: Connection, *, body_bytes: int, stamped: bool, latency: Histogram) -> None:
+    def __init__(self, connection: PerfConnection, *, body_bytes: int, stamped: bool, latency: Histogram) -> None:
         self.connection = connection
         self.sock = connection.sock
         self.received = 0
@@ -130,7 +130,7 @@ class Dialect(ABC):
     port: int
 
     @abstractmethod
-    def open(self, address: Address, name: str) -> Connection:
+    def open(self, address: Address, name: str) -> PerfConnection:
         """Return a connection that has logged in."""
 
     @abstractmethod
@@ -143,8 +143,8 @@ class Dialect(ABC):
 
     @abstractmethod
     def publisher(
-        self, connection: Connection, batch: Batch, work: Workload, index: int, latency: Histogram
-    ) -> Publisher:
+        self, connection: PerfConnection, batch: Batch, work: Workload, index: int, latency: Histogram
+    ) -> PerfPublisher:
         """Return publisher ``index``."""
 
     @abstractmethod
@@ -196,10 +196,10 @@ class ProtocolRun(Run):
         super().__init__(workload, address, pid=pid, on_tick=on_tick)
         self._dialect = dialect
 
-    def _open_control(self) -> Connection:
+    def _open_control(self) -> PerfConnection:
         return self._dialect.open(self._address, f"{self.workload.prefix}-control")
 
-    def _declare(self, control: Connection) -> None:
+    def _declare(self, control: PerfConnection) -> None:
         self._dialect.prepare(self._address, self.workload)
 
     def _delete(self) -> None:

@@ -17,7 +17,7 @@ from struct import pack_into, unpack_from
 
 from warren.amqp_client import frames
 from warren.perf import process_stats
-from warren.perf.client import CHANNEL, Address, BrokerError, Connection, product_of
+from warren.perf.client import CHANNEL, Address, BrokerError, PerfConnection, product_of
 from warren.perf.flow import DeliveryStream
 from warren.perf.meter import Histogram, Totals
 
@@ -56,7 +56,7 @@ class _End:
     """One side of the exchange: sends a prepared message, receives one delivery."""
 
     def __init__(self, address: Address, inbox: str, outbox: str, *, size_bytes: int, reply_to: str) -> None:
-        self.connection = Connection.open(address)
+        self.connection = PerfConnection.open(address)
         self.connection.delete_queues([inbox])
         self.connection.declare_queue(inbox, exclusive=True)
         self.connection.consume(inbox, "c", no_ack=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from warren.perf.client import Address, BrokerError, Connection
-from warren.perf.flow import Batch, Publisher
+from warren.perf.client import Address, BrokerError, PerfConnection
+from warren.perf.flow import Batch, PerfPublisher
 from warren.perf.meter import Histogram
 from warren.perf.protocol_run import Dialect, FrameConsumer
 from warren.perf.workload import Workload
@@ -33,7 +33,7 @@ def _error(address: Address, data: bytes | bytearray) -> BrokerError:
     return BrokerError(f"{address} answered: {said.decode(errors='replace')}{f': {detail}' if detail else ''}")
 
 
-class StompConnection(Connection):
+class StompConnection(PerfConnection):
     """A connection that has logged in, blocking."""
 
     def log_in_as(self, name: str) -> None:
@@ -70,7 +70,7 @@ class StompConnection(Connection):
             self.sock.close()
 
 
-class StompPublisher(Publisher):
+class StompPublisher(PerfPublisher):
     """Counts RECEIPT."""
 
     def read_confirms(self, now_ns: int) -> None:
@@ -94,7 +94,7 @@ class StompConsumer(FrameConsumer):
     """Counts MESSAGE. `ack_batch`: after so many one ACK for all; 0: none."""
 
     def __init__(
-        self, connection: Connection, *, ack_batch: int, body_bytes: int, stamped: bool, latency: Histogram
+        self, connection: PerfConnection, *, ack_batch: int, body_bytes: int, stamped: bool, latency: Histogram
     ) -> None:
         super().__init__(connection, body_bytes=body_bytes, stamped=stamped, latency=latency)
         self._body_bytes = body_bytes
@@ -197,8 +197,8 @@ class Stomp(Dialect):
         return [frame("SEND", headers | {"receipt": f"{number:06}"}, body) for number in range(min(count, 1_000_000))]
 
     def publisher(
-        self, connection: Connection, batch: Batch, work: Workload, index: int, latency: Histogram
-    ) -> Publisher:
+        self, connection: PerfConnection, batch: Batch, work: Workload, index: int, latency: Histogram
+    ) -> PerfPublisher:
         return StompPublisher(connection, batch, window=work.confirms, confirm_latency=latency)
 
     def clean(self, address: Address, work: Workload) -> None:

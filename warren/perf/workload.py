@@ -25,8 +25,8 @@ from typing import Final, Protocol
 from warren.amqp_client import frames
 from warren.perf import process_stats, topic_patterns
 from warren.perf.choices import ExchangeType
-from warren.perf.client import CHANNEL, Address, BrokerError, Connection, open_many, product_of
-from warren.perf.flow import LEAST_BURST, SEND_BYTES, STAMP_BYTES, Batch, Consumer, Publisher
+from warren.perf.client import CHANNEL, Address, BrokerError, PerfConnection, open_many, product_of
+from warren.perf.flow import LEAST_BURST, SEND_BYTES, STAMP_BYTES, Batch, Consumer, PerfPublisher
 from warren.perf.meter import Histogram, Totals
 
 _LONGEST_WAIT_S: Final = 0.02
@@ -205,10 +205,10 @@ class Run:
         self._pid = pid
         self._on_tick = on_tick
         self._epoll = select.epoll()
-        self._connections: list[Connection] = []
-        self._publishers: list[Publisher] = []
+        self._connections: list[PerfConnection] = []
+        self._publishers: list[PerfPublisher] = []
         self._consumers: list[Consuming] = []
-        self._publisher_by_fd: dict[int, Publisher] = {}
+        self._publisher_by_fd: dict[int, PerfPublisher] = {}
         self._consumer_by_fd: dict[int, Consuming] = {}
         self._copies: list[list[int]] = []  # per publisher: deliveries after each message of its batch, cumulative
         self._per_round = 1.0
@@ -250,10 +250,10 @@ class Run:
 
     # -- topology
 
-    def _open_control(self) -> Connection:
-        return Connection.open(self._address)
+    def _open_control(self) -> PerfConnection:
+        return PerfConnection.open(self._address)
 
-    def _declare(self, control: Connection) -> None:
+    def _declare(self, control: PerfConnection) -> None:
         work = self.workload
         queues = [work.queue_name(index) for index in range(work.queues)]
         control.delete_queues(queues)
@@ -284,7 +284,7 @@ class Run:
         """
         work = self.workload
         try:
-            with Connection.open(self._address) as cleaner:
+            with PerfConnection.open(self._address) as cleaner:
                 cleaner.delete_queues(work.queue_name(index) for index in range(work.queues))
                 if work.exchange_name:
                     cleaner.delete_exchange(work.exchange_name)
@@ -332,7 +332,7 @@ class Run:
             if work.confirms:
                 connection.confirm_select()
             messages = self._batch_messages(route, connection.frame_max_bytes)
-            publisher = Publisher(
+            publisher = PerfPublisher(
                 connection,
                 Batch(messages, stamp_at=frames.body_offset(messages[0]) if work.stamped else -1),
                 window=work.confirms,
@@ -385,7 +385,7 @@ class Run:
 
     # -- the loop
 
-    def _drive(self, control: Connection) -> Result:
+    def _drive(self, control: PerfConnection) -> Result:
         work = self.workload
         self._start_ns = time.monotonic_ns()
         begin, broker_before, own_before = self._totals(), self._broker(), time.process_time_ns()
@@ -474,7 +474,7 @@ class Run:
         self._self_paced = bool(work.confirms and not (work.rate or work.messages or work.backlog))
         return could_go_on
 
-    def _send(self, publisher: Publisher, messages: int, stamp_ns: int) -> int:
+    def _send(self, publisher: PerfPublisher, messages: int, stamp_ns: int) -> int:
         may = min(messages, publisher.allowance())
         if may <= 0:
             return 0
@@ -534,7 +534,7 @@ class Run:
         if consumer.blocked != was_blocked:
             self._epoll.modify(fd, select.EPOLLOUT if consumer.blocked else select.EPOLLIN)
 
-    def _serve_publisher(self, publisher: Publisher, fd: int, ready: int, now_ns: int) -> None:
+    def _serve_publisher(self, publisher: PerfPublisher, fd: int, ready: int, now_ns: int) -> None:
         if ready & ~select.EPOLLOUT:
             publisher.read_confirms(now_ns)
         if ready & select.EPOLLOUT:

@@ -84,7 +84,7 @@ class MessageKeys:
         self.sequence: i64 = 0
 
 
-class Claim:
+class KeyClaim:
     """Tells that a message with these keys is on its way to very many queues of an exchange, see (8)."""
 
     def __init__(self, seen: SeenKeys, keys: MessageKeys) -> None:

@@ -24,7 +24,7 @@ from warren.amqp.numbers import number_text
 from warren.amqp.properties import PERSISTENT, BasicProperties, decode_properties
 from warren.queues.arguments import BY_KEY
 from warren.stomp.destinations import reply_path
-from warren.stomp.frames import Frame, header_line, maybe_number
+from warren.stomp.frames import StompFrame, header_line, maybe_number
 
 # Headers of SEND that are for the broker.
 _OWN: Final = frozenset(("destination", "content-length", "receipt", "transaction", "persistent"))
@@ -51,7 +51,7 @@ _TAKEN: Final = _OWN | _TEXTS | {"subscription", "message-id", "ack", "redeliver
 TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 
-def properties_of(frame: Frame) -> BasicProperties:
+def properties_of(frame: StompFrame) -> BasicProperties:
     """Return the properties of a SEND.
 
     Raises:

@@ -32,7 +32,7 @@ _UNESCAPED: Final = {"n": "\n", "c": ":", "\\": "\\", "r": "\r"}
 _DIGITS_MAX: Final = 10  # of content-length
 
 
-class Frame:
+class StompFrame:
     """A command with its headers."""
 
     def __init__(self, command: str, headers: dict[str, str]) -> None:
@@ -90,7 +90,7 @@ def maybe_number(text: str, most: int) -> int | None:
     return value if value <= most else None
 
 
-def parse_head(head: bytes, version: int) -> Frame:
+def parse_head(head: bytes, version: int) -> StompFrame:
     """Take a head apart, which ends before the empty line.
 
     Raises:
@@ -117,10 +117,10 @@ def parse_head(head: bytes, version: int) -> Frame:
             name, value = _unescaped(name, version), _unescaped(value, version)
         if name not in headers:
             headers[name] = value
-    return Frame(command, headers)
+    return StompFrame(command, headers)
 
 
-def content_length(frame: Frame, most: int) -> int:
+def content_length(frame: StompFrame, most: int) -> int:
     """Return the content-length in the head, -1 when it is missing.
 
     Raises:

@@ -45,7 +45,7 @@ from warren.stomp.frames import (
     V1_1,
     V1_2,
     VERSION_NAMES,
-    Frame,
+    StompFrame,
     content_length,
     encode,
     maybe_number,
@@ -90,7 +90,7 @@ class StompPeer(Peer):
         self.session_name = ""
         self.channel_max = 1
         self._session: StompSession | None = None
-        self._connect: Frame | None = None
+        self._connect: StompFrame | None = None
         self._rest: bytes = b""  # received and not handled
         self._rest_from: i64 = 0
         self._parts: list[bytes] = []  # more of a head that begins in the rest
@@ -100,7 +100,7 @@ class StompPeer(Peer):
         self._held: bytes | None = None  # the body of a SEND that waits whole
         # The state of a frame whose body is being received.
         self._head: bytes = b""
-        self._frame: Frame | None = None
+        self._frame: StompFrame | None = None
         self._send: Send | None = None
         self._size: i64 = UNTIL_NUL  # bytes of its body, as announced
         self._missing: i64 = 0  # of its body; UNTIL_NUL: nobody knows
@@ -348,7 +348,7 @@ class StompPeer(Peer):
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
-    def _command(self, frame: Frame) -> None:
+    def _command(self, frame: StompFrame) -> None:
         session = self._session
         if session is None:
             raise ConnectionException(SYNTAX_ERROR, f"{frame.command} before CONNECT")
@@ -376,7 +376,7 @@ class StompPeer(Peer):
 
     # --- login ------------------------------------------------------------------------------------------------------
 
-    def _connected(self, frame: Frame) -> None:
+    def _connected(self, frame: StompFrame) -> None:
         """CONNECT, or STOMP."""
         if frame.command not in ("CONNECT", "STOMP"):
             raise ConnectionException(SYNTAX_ERROR, f"{frame.command} before CONNECT")
@@ -449,7 +449,7 @@ class StompPeer(Peer):
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _disconnect(self, session: StompSession, frame: Frame) -> None:
+    def _disconnect(self, session: StompSession, frame: StompFrame) -> None:
         receipt = frame.get("receipt")
         session.confirm()
         if receipt is not None:
@@ -543,7 +543,7 @@ class StompPeer(Peer):
         self._send = None
 
 
-def _agreed_version(frame: Frame) -> int:
+def _agreed_version(frame: StompFrame) -> int:
     """Return the highest version that both speak.
 
     Raises:
@@ -559,7 +559,7 @@ def _agreed_version(frame: Frame) -> int:
     raise ConnectionException(SYNTAX_ERROR, "supported versions are 1.0, 1.1 and 1.2")
 
 
-def _heart_beats(frame: Frame) -> tuple[int, int]:
+def _heart_beats(frame: StompFrame) -> tuple[int, int]:
     """Return the intervals in which we send a heart-beat, and in which we want one, in ms; 0: never.
 
     Raises:

@@ -46,7 +46,7 @@ from warren.stomp.destinations import (
     destination_of,
     parse_destination,
 )
-from warren.stomp.frames import Frame, encode, escaped, maybe_number
+from warren.stomp.frames import StompFrame, encode, escaped, maybe_number
 
 if TYPE_CHECKING:
     from warren.stomp.peer import StompPeer
@@ -343,7 +343,7 @@ class StompSession(Session):
         """There is room for receipts again."""
         self._stomp.receipts_sent()
 
-    def receipt_when_done(self, frame: Frame) -> None:
+    def receipt_when_done(self, frame: StompFrame) -> None:
         """Have the receipt of `frame` follow the work that it has begun."""
         name = frame.get("receipt")
         if name is not None:
@@ -376,7 +376,7 @@ class StompSession(Session):
             return send if send.queue in self.vhost.queues else None
         return send
 
-    def understand(self, head: bytes, frame: Frame, size: i64) -> Send:
+    def understand(self, head: bytes, frame: StompFrame, size: i64) -> Send:
         """Return the meaning of a SEND, after declaring the objects that it needs.
 
         Raises:
@@ -412,7 +412,7 @@ class StompSession(Session):
         """
         send.publish(self, body)
 
-    def send_specially(self, send: Send, body: bytes, frame: Frame) -> None:
+    def send_specially(self, send: Send, body: bytes, frame: StompFrame) -> None:
         """Publish with a receipt, or in a transaction.
 
         Raises:
@@ -440,7 +440,7 @@ class StompSession(Session):
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def _declare(self, target: Destination, frame: Frame) -> None:
+    def _declare(self, target: Destination, frame: StompFrame) -> None:
         """Declare the queue of a /queue destination, unless this connection has done so."""
         name = target.queue
         if name in self._declared and name in self.vhost.queues:
@@ -459,7 +459,9 @@ class StompSession(Session):
             declared.intersection_update(self.vhost.queues)
             self._declared_max = max(DECLARED_MIN, 2 * len(declared))
 
-    def _declare_queue(self, name: str, frame: Frame, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
+    def _declare_queue(
+        self, name: str, frame: StompFrame, *, durable: bool, exclusive: bool, auto_delete: bool
+    ) -> None:
         check_name("queue", name)  # 0-9-1 removes line breaks; messages would go to the name with them
         table: Table = {}
         for key, value in frame.headers.items():
@@ -480,12 +482,12 @@ class StompSession(Session):
             return found.queue
         name = QUEUE_PREFIX + self.connection.broker.unique_name()
         run_topology(self, QueueDeclaration(name, durable=False, exclusive=True))
-        self._consume(path, tag, name, AUTO, Frame("SUBSCRIBE", {}))
+        self._consume(path, tag, name, AUTO, StompFrame("SUBSCRIBE", {}))
         return name
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
-    def subscribe(self, frame: Frame) -> None:
+    def subscribe(self, frame: StompFrame) -> None:
         """SUBSCRIBE.
 
         Raises:
@@ -509,7 +511,7 @@ class StompSession(Session):
         self._consume(name, tag, queue, mode, frame)
         self.receipt_when_done(frame)
 
-    def _queue_of_topic(self, frame: Frame, path: str, target: Destination) -> str:
+    def _queue_of_topic(self, frame: StompFrame, path: str, target: Destination) -> str:
         """Declare and bind the queue of a subscription to an exchange; return its name."""
         durable = self._is_durable(frame)
         queue = frame.get("x-queue-name")
@@ -529,11 +531,11 @@ class StompSession(Session):
         run_topology(self, m.QueueBind(0, queue, target.exchange, target.routing_key, False, EMPTY_TABLE))
         return queue
 
-    def _is_durable(self, frame: Frame) -> bool:
+    def _is_durable(self, frame: StompFrame) -> bool:
         durable = frame.is_true("durable") or frame.is_true("persistent")
         return durable and not frame.is_true("auto-delete")
 
-    def _name_of(self, frame: Frame) -> tuple[str, str]:
+    def _name_of(self, frame: StompFrame) -> tuple[str, str]:
         """Return the client's name for a subscription, and its consumer tag."""
         name = frame.get("id")
         if name is not None:
@@ -549,7 +551,7 @@ class StompSession(Session):
             )
         return name, tag
 
-    def _consume(self, name: str, tag: str, queue: str, mode: str, frame: Frame) -> None:
+    def _consume(self, name: str, tag: str, queue: str, mode: str, frame: StompFrame) -> None:
         prefetch = frame.number("prefetch-count", 65535)
         self.prefetch = prefetch or 0
         table: Table = {}
@@ -579,7 +581,7 @@ class StompSession(Session):
             "ack": subscription.mode,
         }
 
-    def unsubscribe(self, frame: Frame) -> None:
+    def unsubscribe(self, frame: StompFrame) -> None:
         """UNSUBSCRIBE; for a durable subscription, with the same header again, its queue is deleted.
 
         Raises:
@@ -602,7 +604,7 @@ class StompSession(Session):
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def answer_frame(self, frame: Frame, *, is_nack: bool) -> None:
+    def answer_frame(self, frame: StompFrame, *, is_nack: bool) -> None:
         """ACK and NACK.
 
         Raises:
@@ -658,7 +660,7 @@ class StompSession(Session):
             raise ConnectionException(SYNTAX_ERROR, f"there is no transaction '{name[:64]}'")
         return found
 
-    def begin_transaction(self, frame: Frame) -> None:
+    def begin_transaction(self, frame: StompFrame) -> None:
         """BEGIN.
 
         Raises:
@@ -672,7 +674,7 @@ class StompSession(Session):
         self._transactions[name] = new_transaction(self)
         self.receipt_when_done(frame)
 
-    def commit(self, frame: Frame) -> None:
+    def commit(self, frame: StompFrame) -> None:
         """COMMIT: all of it is in one frame of the log; its receipt comes when that is on disk."""
         transaction = self._the_transaction(frame.need("transaction"))
         del self._transactions[frame.need("transaction")]
@@ -681,7 +683,7 @@ class StompSession(Session):
         check.is_promised = transaction.row_count() > ROWS_AT_ONCE
         self.connection.begin(Commit(self, transaction, check))
 
-    def abort(self, frame: Frame) -> None:
+    def abort(self, frame: StompFrame) -> None:
         """ABORT: sent messages are forgotten, answered deliveries wait for their answer again."""
         transaction = self._the_transaction(frame.need("transaction"))
         del self._transactions[frame.need("transaction")]

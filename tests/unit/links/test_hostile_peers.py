@@ -13,7 +13,7 @@ from warren.amqp_client.errors import BrokerError
 from warren.amqp_client.frames import NO_PROPERTIES
 from warren.links import inbound as inbound_module
 from warren.links.address_guard import AddressGuard
-from warren.links.amqp_client import OUTBOX_BYTES, Channel, ClientSettings, Connection, connect
+from warren.links.amqp_client import OUTBOX_BYTES, Channel, ClientSettings, LinkConnection, connect
 from warren.links.amqp_uri import parse_uri
 from warren.links.inbound import STALL_S, Inbound
 
@@ -43,7 +43,7 @@ def test_a_peer_that_takes_tiny_frames_only_is_refused() -> None:
 def test_a_large_message_is_sent_in_parts_and_not_copied_before() -> None:
     body = bytes(range(256)) * 40_000  # 10 MB
 
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         channel.publish("", "q", NO_PROPERTIES, body)
         pieces = list(connection._out)
         assert sum(isinstance(piece, memoryview) for piece in pieces) > 1000, "views of the body, not copies"
@@ -69,7 +69,7 @@ def test_a_large_message_is_sent_in_parts_and_not_copied_before() -> None:
 
 
 def test_a_peer_may_cancel_only_consumers_that_there_are() -> None:
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         assert await channel.consume("q") == "t"
         await channel.changed.wait()
         assert channel.cancelled == {"t"}
@@ -86,7 +86,7 @@ def test_a_peer_may_cancel_only_consumers_that_there_are() -> None:
 
 
 def test_a_peer_that_asks_for_answers_and_takes_none_is_given_up() -> None:
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         assert f"asks for more than {ANSWERS_MAX} answers" in str(await fails(channel))
 
     async def script(peer: Peer) -> None:
@@ -96,7 +96,7 @@ def test_a_peer_that_asks_for_answers_and_takes_none_is_given_up() -> None:
 
 
 def test_a_peer_that_stops_within_a_message_is_given_up() -> None:
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         began = trio.current_time()
         assert f"stopped within a message for {STALL_S:.0f} s" in str(await fails(channel))
         assert trio.current_time() - began == pytest.approx(STALL_S, abs=1)

@@ -28,7 +28,7 @@ from warren.links.amqp_client import (
     READ_MIN_BYTES,
     Channel,
     ClientSettings,
-    Connection,
+    LinkConnection,
     connect,
 )
 from warren.links.amqp_uri import parse_uri
@@ -198,7 +198,7 @@ def test_a_message_in_many_frames_is_put_together_and_acked() -> None:
         assert ack == methods.BasicAck(8, True)
         await peer.send(1, methods.ChannelClose(406, "PRECONDITION_FAILED - seen", 60, 80))
 
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         while len(channel.deliveries) < 2:
             await channel.changed.wait()
         first, second = channel.take_deliveries()
@@ -224,7 +224,7 @@ def test_a_peer_that_breaks_the_protocol_is_left_with_a_reason(sent: bytes, text
     async def script(peer: Peer) -> None:
         await peer.stream.send_all(sent)
 
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         assert text in str(await fails(channel))
 
     play(script, client)
@@ -240,7 +240,7 @@ def test_no_more_is_read_than_fits_until_deliveries_are_taken() -> None:
             await peer.deliver(tag, bytes(90_000))
             sent = tag
 
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         while connection.inbox_bytes <= INBOX_BYTES:
             await channel.changed.wait()
         await trio.testing.wait_all_tasks_blocked()
@@ -323,7 +323,7 @@ def test_publishing_waits_while_the_peer_is_blocked() -> None:
         await trio.testing.wait_all_tasks_blocked()
         await peer.send(0, methods.ConnectionUnblocked())
 
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         while connection.blocked_reason is None:
             await connection.changed.wait()
         assert connection.blocked_reason == "low on memory"
@@ -341,7 +341,7 @@ def test_the_close_of_the_connection_reaches_every_call_with_code_and_text() -> 
         await peer.send(0, methods.ConnectionClose(320, text, 0, 0))
         await peer.expect(methods.ConnectionCloseOk)
 
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         with pytest.raises(PeerClosed) as failure:
             await channel.declare_queue(QueueDeclaration("q", durable=True))
         assert str(failure.value) == "this broker closed the connection: 320 CONNECTION_FORCED - amqp://h is gone"
@@ -426,7 +426,7 @@ def test_a_link_that_is_cancelled_sends_its_acks_and_says_goodbye() -> None:
 
 
 def test_a_peer_that_falls_silent_is_given_up_after_two_heartbeats() -> None:
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         began = trio.current_time()
         assert "missed heartbeats" in str(await fails(channel))
         assert 10 < trio.current_time() - began < 16
@@ -447,7 +447,7 @@ def test_heartbeats_of_the_peer_keep_the_connection_and_ours_go_out() -> None:
             await trio.sleep(4)
             heard += (await peer.stream.receive_some()).count(methods.HEARTBEAT_FRAME)
 
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         await trio.sleep(39)
         connection.check()
 
@@ -460,7 +460,7 @@ def test_a_request_that_is_never_answered_fails() -> None:
         while True:
             await peer.frame()
 
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         with pytest.raises(BrokerError, match=r"did not answer basic\.qos in 60 s"):
             await channel.qos(5)
 
@@ -473,7 +473,7 @@ def test_arguments_are_an_encoded_table() -> None:
         assert (declare.durable, declare.passive, declare.arguments) == (True, False, EMPTY_TABLE)
         await peer.send(1, methods.QueueDeclareOk("q", 5, 0))
 
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         assert (await channel.declare_queue(QueueDeclaration("q", durable=True))).message_count == 5
 
     play(script, client)

@@ -16,7 +16,7 @@ from warren.amqp import methods
 from warren.amqp_client.errors import BrokerError
 from warren.amqp_client.frames import NO_PROPERTIES
 from warren.links.address_guard import AddressGuard
-from warren.links.amqp_client import Channel, ClientSettings, Connection
+from warren.links.amqp_client import Channel, ClientSettings, LinkConnection
 from warren.links.supervisor import Supervisor
 
 SHOVEL = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b", "reconnect-delay": 7}
@@ -45,7 +45,7 @@ async def _closes_a_channel(peer: Peer) -> None:
 
 @pytest.mark.parametrize("script", [_nonsense, _closes, _closes_a_channel])
 def test_a_connection_that_has_ended_is_freed_at_once(script: Callable[[Peer], object]) -> None:
-    async def client(connection: Connection, channel: Channel) -> None:
+    async def client(connection: LinkConnection, channel: Channel) -> None:
         await fails(channel)
         for _ in range(2):
             with pytest.raises(BrokerError):

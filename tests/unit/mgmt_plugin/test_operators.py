@@ -293,7 +293,7 @@ def reachable(value: Any) -> Any:
         return {reachable(key): reachable(each) for key, each in value.items()}
     if isinstance(value, operators.Sessions):
         return reachable(value.__dict__)
-    if isinstance(value, operators.Session):
+    if isinstance(value, operators.OperatorSession):
         return [value.user, value.password_hash, value.csrf_token]
     return value if isinstance(value, str | bytes | int | float) else str(type(value))
 

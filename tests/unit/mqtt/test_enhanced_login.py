@@ -9,25 +9,25 @@ from engine_harness import PASSWORD, USER, Harness
 from mqtt_harness import MqttClient, Packet, connect_packet, properties
 
 from warren.mqtt import packets as p
-from warren.mqtt.login_methods import METHODS, Claim, Exchange
+from warren.mqtt.login_methods import METHODS, ClaimedIdentity, LoginExchange
 from warren.mqtt.packets import Properties, packet
 
 PLAIN = f"\0{USER}\0{PASSWORD}".encode()
 CHALLENGE = "CHALLENGE"
 
 
-class Sum(Exchange):
+class Sum(LoginExchange):
     """Two challenges, each a sum: a client that can add may log in."""
 
     def __init__(self, certificate_user: str | None) -> None:
         super().__init__(certificate_user)
         self.said: list[bytes] = []
 
-    def step(self, data: bytes) -> Claim | bytes:
+    def step(self, data: bytes) -> ClaimedIdentity | bytes:
         self.said.append(data)
         if len(self.said) < 3:
             return b"%d+1" % len(self.said)
-        return Claim(USER, is_proven=self.said[1:] == [b"2", b"3"])
+        return ClaimedIdentity(USER, is_proven=self.said[1:] == [b"2", b"3"])
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from warren.amqp import methods
 from warren.perf import backlog
 from warren.perf.backlog import Backlog, Run
 from warren.perf.choices import Mode
-from warren.perf.client import Address, BrokerError, Connection
+from warren.perf.client import Address, BrokerError, PerfConnection
 from warren.perf.command import perf
 
 from .small_broker import SmallBroker
@@ -113,7 +113,7 @@ def test_a_drain_that_stands_still_says_what_is_missing(
 def test_the_oldest_message_is_got_whole_and_none_from_an_empty_queue(broker: SmallBroker, address: Address) -> None:
     broker.frame_max_bytes = 4096
     work = filled(address, messages=10, size_bytes=9000)
-    with Connection.open(address) as connection:
+    with PerfConnection.open(address) as connection:
         body = connection.maybe_get(work.queue_name(0))
         assert body is not None
         assert (len(body), body[:8]) == (9000, bytes(8))
@@ -123,13 +123,13 @@ def test_the_oldest_message_is_got_whole_and_none_from_an_empty_queue(broker: Sm
 
 def test_a_refused_get_is_told_with_code_and_text(broker: SmallBroker, address: Address) -> None:
     broker.close_on, broker.close_code, broker.close_text = methods.BasicGet, 404, "NOT_FOUND - no queue 'q'"
-    with Connection.open(address) as connection, pytest.raises(BrokerError, match="404 NOT_FOUND - no queue 'q'"):
+    with PerfConnection.open(address) as connection, pytest.raises(BrokerError, match="404 NOT_FOUND - no queue 'q'"):
         connection.maybe_get("q")
 
 
 def test_deleting_a_queue_tells_how_many_messages_were_in_it(address: Address) -> None:
     work = filled(address, messages=10)
-    with Connection.open(address) as connection:
+    with PerfConnection.open(address) as connection:
         assert connection.delete_queue(work.queue_name(0)) == 10
 
 

@@ -17,7 +17,7 @@ from warren.amqp.field_table import decode_table
 from warren.amqp.properties import decode_properties
 from warren.perf import footprint, round_trip, workload
 from warren.perf.choices import ExchangeType
-from warren.perf.client import Address, BrokerError, Connection, product_of
+from warren.perf.client import Address, BrokerError, PerfConnection, product_of
 from warren.perf.command import default_backlog, parse_queue_arguments, perf
 from warren.perf.workload import Run, Workload
 
@@ -159,7 +159,7 @@ def test_what_the_broker_closes_is_told_with_code_and_text(
 )
 def test_something_else_than_amqp_is_named_as_such(answer: bytes, named: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        connection = Connection(Address(port=int(listener.getsockname()[1])))
+        connection = PerfConnection(Address(port=int(listener.getsockname()[1])))
         peer, _ = listener.accept()
         with peer:
             peer.sendall(answer)

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from warren.perf.client import BrokerError, Connection
+from warren.perf.client import BrokerError, PerfConnection
 from warren.perf.meter import Histogram
 from warren.perf.mqtt_flow import MqttConnection, MqttConsumer, packet, text
 from warren.perf.protocol_run import FrameConsumer
@@ -36,7 +36,7 @@ def mqtt(ends: _Ends) -> FrameConsumer:
 
 
 def stomp(ends: _Ends, ack_batch: int = 0) -> FrameConsumer:
-    connection = cast(Connection, ends)
+    connection = cast(PerfConnection, ends)
     return StompConsumer(connection, ack_batch=ack_batch, body_bytes=len(BODY), stamped=True, latency=Histogram())
 
 

@@ -15,7 +15,7 @@ from link_host import LOOPBACK_SETTINGS as SETTINGS
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import encode_table
 from warren.amqp_client.errors import BrokerError
-from warren.links.amqp_client import Connection, connect
+from warren.links.amqp_client import LinkConnection, connect
 from warren.links.amqp_uri import BrokerUri
 from warren.msgstore.files import store as store_module
 from warren.server import application as application_module
@@ -57,9 +57,9 @@ class Place:
         self.management = plugin.management
         self.tasks = application.tasks
         self._nursery = nursery
-        self.opened: list[Connection] = []
+        self.opened: list[LinkConnection] = []
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> LinkConnection:
         (place,) = [each for each in self.management.listening if each.protocol == "amqp"]
         uri = BrokerUri(False, "127.0.0.1", place.port, "/", "amqp://127.0.0.1", "user", "user")
         self.opened.append(await connect(self._nursery, uri, SETTINGS, "a client"))

@@ -11,7 +11,7 @@ import trio
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp_client.errors import BrokerError, PeerClosed
 from warren.links.address_guard import AddressGuard, networks
-from warren.links.amqp_client import ClientSettings, Connection, connect
+from warren.links.amqp_client import ClientSettings, LinkConnection, connect
 from warren.links.amqp_uri import BrokerUri
 from warren.server.application import Application
 from warren.server.logins.authenticator import Authenticator
@@ -49,7 +49,7 @@ class Place:
         self.management = management
         self.stop = stop
         self._nursery = nursery
-        self._connections: list[Connection] = []
+        self._connections: list[LinkConnection] = []
 
     async def close(self) -> None:
         """Close all connections."""
@@ -61,13 +61,13 @@ class Place:
         sock.setblocking(False)
         return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
 
-    async def inside(self, user: str, password: str, vhost: str = "/") -> Connection:
+    async def inside(self, user: str, password: str, vhost: str = "/") -> LinkConnection:
         """Connect over an adopted socket."""
         uri = BrokerUri(tls=False, host="", port=0, vhost=vhost, shown="amqp://", user=user, password=password)
         self._connections.append(await connect(self._nursery, uri, SETTINGS, "a link", self._open_local))
         return self._connections[-1]
 
-    async def outside(self, user: str, password: str, vhost: str = "/") -> Connection:
+    async def outside(self, user: str, password: str, vhost: str = "/") -> LinkConnection:
         """Connect to the port."""
         uri = BrokerUri(False, "127.0.0.1", self.port, vhost, "amqp://127.0.0.1", user, password)
         self._connections.append(await connect(self._nursery, uri, SETTINGS, "a client"))

@@ -38,7 +38,7 @@ from warren.mgmt_plugin.terms import exchange_to_json, queue_to_json
 from warren.queues.claims import ClaimQueue
 from warren.queues.queue import Queue
 from warren.server.definitions.apply import apply_plan
-from warren.server.definitions.plan import INTERNAL_PREFIX, Plan, PlannedChange, make_plan
+from warren.server.definitions.plan import INTERNAL_PREFIX, ImportPlan, PlannedChange, make_plan
 from warren.server.definitions.schema import DefinitionsRefused, hash_to_file, read_definitions
 from warren.server.logins.passwords import PasswordHash
 from warren.server.threads import DEFINITIONS, in_thread
@@ -259,7 +259,7 @@ class DefinitionHandlers(Handlers):
         return Response(200, pieces=json_pieces(shown))
 
     @asynccontextmanager
-    async def _planned(self, call: Call) -> AsyncIterator[Plan]:
+    async def _planned(self, call: Call) -> AsyncIterator[ImportPlan]:
         """Plan the import of the body; no other import runs meanwhile.
 
         Raises:

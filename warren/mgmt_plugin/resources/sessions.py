@@ -10,7 +10,7 @@ import msgspec
 from warren.channels.access import AccessControl
 from warren.mgmt_plugin.http.json_bodies import BodyLimits
 from warren.mgmt_plugin.http.server import HttpError, Response
-from warren.mgmt_plugin.operators import SESSION_S, Doorkeeper, Session, cookie_header, session_identifier
+from warren.mgmt_plugin.operators import SESSION_S, Doorkeeper, OperatorSession, cookie_header, session_identifier
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, convert, decode_json, measure, not_authorised
 
 LIMITS: Final = BodyLimits(16 << 10, 100)
@@ -24,7 +24,7 @@ class Login(msgspec.Struct):
     bearer: bool = False
 
 
-def _describe(session: Session, tags: tuple[str, ...]) -> dict[str, object]:
+def _describe(session: OperatorSession, tags: tuple[str, ...]) -> dict[str, object]:
     return {
         "name": session.user,
         "tags": list(tags),
@@ -67,7 +67,7 @@ class SessionHandlers(Handlers):
             return Response(200, msgspec.json.encode(shown))
         return Response(200, msgspec.json.encode(shown), headers=(cookie_header(identifier, call.request),))
 
-    def _the_session(self, call: Call) -> tuple[str, Session]:
+    def _the_session(self, call: Call) -> tuple[str, OperatorSession]:
         identifier = session_identifier(call.request)
         doorkeeper = self._doorkeeper
         session = None

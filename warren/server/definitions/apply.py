@@ -19,14 +19,14 @@ from warren.amqp.errors import AmqpError
 from warren.channels.broker import Broker
 from warren.exchanges.exchange import BindJob
 from warren.queues.destination import Destination
-from warren.server.definitions.plan import CONFLICT, Bind, DeclareExchange, DeclareQueue, Plan, Step
+from warren.server.definitions.plan import CONFLICT, Bind, DeclareExchange, DeclareQueue, ImportPlan, Step
 from warren.server.definitions.schema import Pause
 from warren.vhosts.topology_watcher import INTERNAL_USER
 
 _SETTLE_EVERY: Final = 64
 
 
-async def apply_plan(broker: Broker, plan: Plan, pause: Pause, settle: Callable[[], None], by: str = "") -> int:
+async def apply_plan(broker: Broker, plan: ImportPlan, pause: Pause, settle: Callable[[], None], by: str = "") -> int:
     """Do what `plan` says, as the user `by` (``""``: the broker itself); return the ticket to wait for.
 
     A step that has become impossible is a conflict in `plan` afterwards. `settle` lets the engine finish its turn.

@@ -17,7 +17,7 @@ from typing import Final
 from warren.channels.broker import Broker
 from warren.server.catalogue.schema import DEFINITIONS_HASH
 from warren.server.definitions.apply import apply_plan
-from warren.server.definitions.plan import Plan, PlannedChange, make_plan
+from warren.server.definitions.plan import ImportPlan, PlannedChange, make_plan
 from warren.server.definitions.schema import DefinitionsRefused, read_definitions
 from warren.server.errors import StartError
 from warren.server.logs import get_logger
@@ -58,7 +58,7 @@ async def load_definitions(path: Path, broker: Broker, *, skip_if_unchanged: boo
     return ticket
 
 
-def _tell(path: Path, plan: Plan) -> None:
+def _tell(path: Path, plan: ImportPlan) -> None:
     for change in plan.conflicts()[:_CONFLICTS_LOGGED]:
         log.warning(
             "definition not imported", kind=change.kind, vhost=change.vhost, name=change.name, reason=change.detail

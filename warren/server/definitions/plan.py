@@ -147,7 +147,7 @@ class PlannedChange:
 
 
 @dataclass(slots=True)
-class Plan:
+class ImportPlan:
     """The changes in the order in which they are made."""
 
     changes: list[PlannedChange] = field(default_factory=list)
@@ -165,7 +165,7 @@ async def make_plan(
     by: str = "",
     password: bytes = b"",
     overwrite_own: bool = False,
-) -> Plan:
+) -> ImportPlan:
     """Plan the import of `definitions` that the user `by` requests, ``""``: the operator of the machine.
 
     `password`: the password with which `by` has logged in, if known: a hash of it in the file does not change anything.
@@ -186,7 +186,7 @@ class _Planner:
     def __init__(
         self, broker: Broker, definitions: Definitions, pause: Pause, by: str, password: bytes, overwrite_own: bool
     ) -> None:
-        self.plan = Plan()
+        self.plan = ImportPlan()
         self.problems: list[str] = []
         self._broker = broker
         self._definitions = definitions

@@ -2,7 +2,7 @@
 
     name of a record      value, JSON
     commit:<query>        `Note`: the last batch of the query, and how far it has come
-    plan:<query>          `Plan`: what that batch consists of, while it is published in several pieces
+    plan:<query>          `CommitPlan`: what that batch consists of, while it is published in several pieces
 
 1. A note is stored in the same frame of the log as the messages that it tells about.
 2. Batches of a query follow each other. A batch that is not larger than the noted one was committed before, provided
@@ -78,7 +78,7 @@ class Note(msgspec.Struct, frozen=True):
         return [*self.earlier, *own][-EARLIER_MAX:]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CommitPlan(msgspec.Struct, frozen=True):
     """The parts of a batch in the order in which they are published: stage and number.
 
     `fingerprints`: of each part (`PartHead.fingerprint`); empty for a batch that version 0.1 began.
@@ -100,22 +100,22 @@ class CommitNotes:
         value = self._records.maybe_value(_COMMIT + query)
         return None if value is None else msgspec.json.decode(value, type=Note)
 
-    def maybe_plan(self, query: str) -> Plan | None:
+    def maybe_plan(self, query: str) -> CommitPlan | None:
         """Return the plan of a query whose batch is being published; None if no batch is."""
         value = self._records.maybe_value(_PLAN + query)
-        return None if value is None else msgspec.json.decode(value, type=Plan)
+        return None if value is None else msgspec.json.decode(value, type=CommitPlan)
 
     def each(self) -> Iterator[tuple[str, Note]]:
         """Yield the current queries and their notes; a caller that gives way meanwhile may get outdated notes."""
         for name, value in self._records.values(_COMMIT):
             yield name[len(_COMMIT) :], msgspec.json.decode(value, type=Note)
 
-    def plans(self) -> dict[str, Plan]:
+    def plans(self) -> dict[str, CommitPlan]:
         """Return the plans of all batches that are being published, by their queries."""
         found = self._records.values(_PLAN)
-        return {name[len(_PLAN) :]: msgspec.json.decode(value, type=Plan) for name, value in found}
+        return {name[len(_PLAN) :]: msgspec.json.decode(value, type=CommitPlan) for name, value in found}
 
-    def begin(self, query: str, note: Note, plan: Plan) -> None:
+    def begin(self, query: str, note: Note, plan: CommitPlan) -> None:
         """Note that a batch will be published in pieces."""
         self._records.store(_PLAN + query, msgspec.json.encode(plan))
         self._records.store(_COMMIT + query, msgspec.json.encode(note))

@@ -20,7 +20,7 @@ from warren.channels.transaction import BufferedPublish, Transaction
 from warren.queues.long_work import Steps
 from warren.server.direct_clients import DirectClient
 from warren.server.management import Management
-from warren.server.staging.commit_notes import EXCHANGES_MAX, CommitNotes, Note, Plan
+from warren.server.staging.commit_notes import EXCHANGES_MAX, CommitNotes, CommitPlan, Note
 from warren.server.staging.stage_files import PartHead
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -138,7 +138,7 @@ class _Run(NamedTuple):
 class _Pieces:
     """Cuts a batch into pieces, from a place on. `fingerprints`: of the parts so far."""
 
-    def __init__(self, parts: Parts, vhost: str, plan: Plan, place: _Place) -> None:
+    def __init__(self, parts: Parts, vhost: str, plan: CommitPlan, place: _Place) -> None:
         self.fingerprints: list[int] = []
         self._parts = parts
         self._vhost = vhost
@@ -209,7 +209,7 @@ class BatchPublishing:
         self._vhost = vhost
         self._user = user
         self._order = order
-        self._plan = Plan(order.batch, parts_of_batch)
+        self._plan = CommitPlan(order.batch, parts_of_batch)
         self._in_one_piece = in_one_piece
         self._notes = CommitNotes(vhost.records)
 
@@ -238,7 +238,7 @@ class BatchPublishing:
                 exchanges=[] if note is None or note.exchanges is None else note.exchanges,
             )
             if not self._in_one_piece:
-                self._plan = Plan(order.batch, self._plan.parts, await self._try_out())
+                self._plan = CommitPlan(order.batch, self._plan.parts, await self._try_out())
                 self._notes.begin(order.query, note, self._plan)
                 await self._synced()
         else:

@@ -52,7 +52,7 @@ from warren.channels.access import WRITE
 from warren.server.logs import get_logger
 from warren.server.management import Management
 from warren.server.shares import Quota
-from warren.server.staging.commit_notes import CommitNotes, Note, Plan, due
+from warren.server.staging.commit_notes import CommitNotes, CommitPlan, Note, due
 from warren.server.staging.stage_files import Cell, DamagedPart, PartHead, StageFiles
 from warren.server.staging.staged_batch import (
     PIECE_BYTES,
@@ -679,6 +679,6 @@ async def _cells(scan: PublishScan, content: bytes) -> list[Cell]:
     return cells
 
 
-def _order_of(query: str, note: Note, plan: Plan) -> Order:
+def _order_of(query: str, note: Note, plan: CommitPlan) -> Order:
     """Return the order of a begun batch."""
     return Order(query, note.batch, list(dict.fromkeys(stage for stage, _ in plan.parts)), note.mandatory)

@@ -11,7 +11,7 @@ from memory_store import MemoryStore, memory_log
 
 from warren.channels.broker import Broker, Limits
 from warren.server.definitions.apply import apply_plan
-from warren.server.definitions.plan import Plan, make_plan
+from warren.server.definitions.plan import ImportPlan, make_plan
 from warren.server.definitions.schema import Definitions, DefinitionsRefused, read_definitions
 from warren.vhosts.metadata import MetadataChange, PermissionPut, UserPut, VhostPut
 
@@ -48,12 +48,12 @@ def plan(
     by: str = ADMIN,
     password: bytes = b"",
     overwrite_own: bool = False,
-) -> Plan:
+) -> ImportPlan:
     """Plan the import of `document`; nothing of `broker` may change by that."""
     before = broker.journal.last_ticket
     definitions = read(document, vhost)
 
-    async def run() -> Plan:
+    async def run() -> ImportPlan:
         return await make_plan(broker, definitions, no_pause, by=by, password=password, overwrite_own=overwrite_own)
 
     made = trio.run(run)
@@ -78,7 +78,7 @@ def problems(broker: Broker, document: Document | bytes, vhost: str | None = Non
     return found
 
 
-def apply(broker: Broker, planned: Plan) -> Plan:
+def apply(broker: Broker, planned: ImportPlan) -> ImportPlan:
     trio.run(apply_plan, broker, planned, no_pause, lambda: None, ADMIN)
     return planned
 
@@ -91,7 +91,7 @@ def journalled(broker: Broker) -> list[MetadataChange]:
     return take_durable_changes(broker, disk)
 
 
-def shown(planned: Plan) -> list[tuple[str, str, str]]:
+def shown(planned: ImportPlan) -> list[tuple[str, str, str]]:
     return [(change.action, change.kind, change.name) for change in planned.changes]
 
 

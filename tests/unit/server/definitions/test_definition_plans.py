@@ -13,7 +13,7 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, decode_table
 from warren.channels.broker import Broker, Limits
 from warren.server.definitions.apply import apply_plan
-from warren.server.definitions.plan import Plan, make_plan
+from warren.server.definitions.plan import ImportPlan, make_plan
 from warren.server.definitions.schema import DefinitionsRefused
 from warren.server.logins.passwords import PasswordHash, hash_password, hash_password_for_rabbitmq, verify_password
 from warren.vhosts.metadata import (
@@ -69,11 +69,11 @@ EVERYTHING: Document = {
 }
 
 
-def actions(planned: Plan, kind: str | None = None) -> list[str]:
+def actions(planned: ImportPlan, kind: str | None = None) -> list[str]:
     return [change.action for change in planned.changes if kind in (None, change.kind)]
 
 
-def of_vhost(broker: Broker, document: Document, **options: Any) -> Plan:
+def of_vhost(broker: Broker, document: Document, **options: Any) -> ImportPlan:
     return plan(broker, document, "/", **options)
 
 
@@ -568,7 +568,7 @@ def test_planning_gives_way_between_items_and_while_it_looks_at_what_is_bound() 
     definitions = read({"queues": [queue("q")], "bindings": [binding("amq.topic", "q", "5")]})
     pauses: list[int] = []
 
-    async def run() -> Plan:
+    async def run() -> ImportPlan:
         async def pause() -> None:
             pauses.append(1)
 

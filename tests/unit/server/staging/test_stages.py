@@ -25,7 +25,7 @@ from warren.server.direct_clients import DirectClients
 from warren.server.management import Management
 from warren.server.shares import Quota
 from warren.server.staging import commit_notes, staged_batch, stages
-from warren.server.staging.commit_notes import CommitNotes, Note, Plan
+from warren.server.staging.commit_notes import CommitNotes, CommitPlan, Note
 from warren.server.staging.stage_files import DamagedPart
 from warren.server.staging.staged_batch import (
     Conflict,
@@ -452,7 +452,7 @@ def test_a_batch_that_has_begun_stops_at_an_obstacle_and_goes_on_when_it_is_gone
         await put(stages, "a", content(b"1", b"2"), content(b"3", b"4", queue="other"))
         begin = CommitNotes.begin
 
-        def begin_and_lose_a_queue(notes: CommitNotes, query: str, note: Note, plan: Plan) -> None:
+        def begin_and_lose_a_queue(notes: CommitNotes, query: str, note: Note, plan: CommitPlan) -> None:
             begin(notes, query, note, plan)
             harness.broker.delete_queue(harness.vhost, harness.queue("other"))
 
