@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2] / "warren"
 CITED: Final = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)(?:\(\))?`(?!`)")
-# A literal of more characters is a text, and no name.
-NAME_LENGTH_MAX: Final = 60
+NAME: Final = re.compile(r"[A-Za-z_]\w*")
+DOCSTRING: Final = re.compile(r'"""[\s\S]*?"""')
+COMMENT: Final = re.compile(r"(?m)(?:^|(?<=\s))#\s.*$")
+LITERAL: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+EXPRESSION: Final = re.compile(r"\{([^{}]*)\}")
 OF_LIBRARIES: Final = {"SSLObject", "getpeercert"}
 
 
-def names_in(tree: ast.AST) -> Iterator[str]:
-    """Yield what has a name in `tree`; also what is named by a literal, a command or a field of JSON for instance."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
-                yield name
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
-            case ast.keyword(arg=str(name)):
-                yield name
-            case ast.alias(name=name, asname=given):
-                yield from (given or name).split(".")
-            case ast.Constant(value=str(name)) if len(name) <= NAME_LENGTH_MAX:
-                yield name
+def names_in(text: str) -> set[str]:
+    """Return what has a name in a source; also what is named by a literal, a command or a field of JSON for instance.
+
+    Without a syntax tree: that takes ten times as long for the whole package.
+    """
+    return set(NAME.findall(LITERAL.sub(_without_prose, COMMENT.sub("", DOCSTRING.sub("", text)))))
+
+
+def _without_prose(literal: re.Match[str]) -> str:
+    """Return a literal that is a name, of others only the expressions in them."""
+    found = literal[0]
+    return found if " " not in found else " ".join(EXPRESSION.findall(found))
 
 
 def test_the_names_that_a_header_cites_exist() -> None:
@@ -36,7 +35,7 @@ def test_the_names_that_a_header_cites_exist() -> None:
     known = set(OF_LIBRARIES)
     for path in paths:
         known.update(path.relative_to(ROOT).with_suffix("").parts)
-        known.update(names_in(ast.parse(path.read_text())))
+        known |= names_in(path.read_text())
     unknown = [
         f"{path.relative_to(ROOT)}:{number}: {cited}"
         for path in paths

@@ -34,14 +34,15 @@ DRAINED = ("q1", "q2", "q3")  # each has a drain c
 
 
 def publish(broker: WarrenProcess, first: int, end: int, path: str) -> None:
-    """Publish messages to the stream and to the queue, confirmed."""
+    """Publish messages to the stream and to the queues. The last ones are confirmed, and with them those before."""
     connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port))
     channel = connection.channel()
-    channel.confirm_delivery()
     channel.queue_declare("s", durable=True, arguments=STREAM)
     for queue in DRAINED:
         channel.queue_declare(queue, durable=True)
     for number in range(first, end):
+        if number == end - 1:
+            channel.confirm_delivery()
         for queue in ("s", *DRAINED):
             channel.basic_publish("", queue, f"{path} {number}".encode(), pika.BasicProperties(delivery_mode=2))
     connection.close()

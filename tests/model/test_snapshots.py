@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random, SystemRandom
-from types import SimpleNamespace
 from typing import Any, Final, cast
 from unittest import mock
 
@@ -38,6 +37,7 @@ from warren.server.copies.snapshots import (
     TooMany,
 )
 from warren.server.management import Management
+from warren.server.settings import Settings, StoreSettings
 from warren.server.shares import Quota
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import UserPut
@@ -72,8 +72,8 @@ class Desk:
     tasks = Supervision()
 
     @property
-    def settings(self) -> Any:
-        return SimpleNamespace(store=SimpleNamespace(disk_free_min_bytes=self.minimum_bytes))
+    def settings(self) -> Settings:
+        return Settings(store=StoreSettings(disk_free_min_bytes=self.minimum_bytes))
 
     def settle(self) -> None:
         self.harness.settle()

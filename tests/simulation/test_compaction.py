@@ -161,7 +161,7 @@ class CompactingBroker(RuleBasedStateMachine):
 
 
 CompactingBroker.TestCase.settings = settings(
-    max_examples=max(20, STATES // 1000),
+    max_examples=max(10 if STATES < 10_000 else 20, STATES // 1000),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -2,8 +2,8 @@
 
 The invariants (I1 to I11) are in `simulation.crashes`. A crash state is a disk that differs from all others of its test
 and was recovered and read through the queues. `WARREN_TEST_CRASH_STATES` is the least number of states in all tests
-together; each test has its share. Everything follows from the seed, which is printed; long runs use a new one each
-time.
+together; each test has its share. Below `SHORT_STATES`, as in `make test`, sequences after a setup are of the small
+alphabet. Everything follows from the seed, which is printed; long runs use a new one each time.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from simulation.workloads import Life
 
 STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "110000"))
 SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
+SHORT_STATES: Final = 10_000
 # Of these the sequences are a fixed number, and random lives the rest; those of errors and of rules come on top.
 SEQUENCE_STATES: Final = 120_000 if STATES >= 1_000_000 else 40_000 if STATES >= 100_000 else 1_000
 RULED_SEQUENCE_STATES: Final = 20_000 if STATES >= 100_000 else 1_000
@@ -40,7 +41,7 @@ RULED_STATES: Final = STATES // 6
 FAULTED_SEQUENCES: Final = 20 * max(1, STATES // 1_000_000) if STATES >= 100_000 else 10
 GROUPS: Final = 8
 STEPS: Final = 40
-FLIPS: Final = max(1500, STATES // 30)
+FLIPS: Final = max(500 if STATES < SHORT_STATES else 1500, STATES // 30)
 # At 500 crash states a second, interpreted on a slow host.
 pytestmark = pytest.mark.timeout(900 + STATES // 100)
 
@@ -53,7 +54,7 @@ def test_every_sequence_of_three_operations_survives_every_crash() -> None:
     for setup in SETUPS[1:]:
         if longest > 2:
             states += try_sequences(all_sequences(letters if STATES >= 1_000_000 else SMALL, longest), setup)
-        states += try_sequences(all_sequences(letters, 2), setup)
+        states += try_sequences(all_sequences(SMALL if STATES < SHORT_STATES else letters, 2), setup)
     print(f"{states} crash states")
     assert states >= SEQUENCE_STATES
 

@@ -25,7 +25,7 @@ from warren.vhosts.metadata import PolicyDelete, PolicyPut
 
 STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "110000"))
 SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1"))
-LIVES: Final = max(12, STATES // 1500)
+LIVES: Final = max(8 if STATES < 10_000 else 12, STATES // 1500)
 STEPS: Final = 60
 SHAPE: Final = Shape(segment_bytes=1 << 13, page_entries=16)
 CHANGES: Final = {"create", "write", "truncate", "rename", "unlink", "sync", "sync_directory"}

@@ -14,8 +14,8 @@ STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "110000"))
 SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
 GROUPS: Final = 6
 # Each state means a broker that is started, read, and continued: some dozens a second.
-STATES_EACH: Final = max(100, STATES // 1000)
 STATES_OF_A_LIFE: Final = 50
+STATES_EACH: Final = max(STATES_OF_A_LIFE if STATES < 10_000 else 2 * STATES_OF_A_LIFE, STATES // 1000)
 STEPS: Final = 40
 pytestmark = pytest.mark.timeout(900 + STATES_EACH)
 

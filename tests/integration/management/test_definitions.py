@@ -28,6 +28,13 @@ def file(name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """The API of a broker for tests that change nothing in it."""
+    with WarrenProcess(tmp_path_factory.mktemp("unchanged")) as running:
+        yield Api(running)
+
+
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[WarrenProcess]:
     with WarrenProcess(tmp_path / "one") as running:
@@ -133,11 +140,11 @@ def test_a_vhost_is_exported_without_its_name_and_imported_into_another(api: Api
     assert api.post("/definitions/nowhere", exported).status == 404
 
 
-def test_a_download_has_a_name_that_fits_into_a_header(api: Api) -> None:
-    assert "Content-Disposition" not in api.ask("GET", "/definitions").headers
-    answer = api.ask("GET", "/definitions?download=warren_1-2.json")
+def test_a_download_has_a_name_that_fits_into_a_header(unchanged: Api) -> None:
+    assert "Content-Disposition" not in unchanged.ask("GET", "/definitions").headers
+    answer = unchanged.ask("GET", "/definitions?download=warren_1-2.json")
     assert answer.headers["Content-Disposition"] == "attachment; filename=warren_1-2.json"
-    answer = api.ask("GET", "/definitions/%2F?download=a%22%0d%0aX-Own:%20b")
+    answer = unchanged.ask("GET", "/definitions/%2F?download=a%22%0d%0aX-Own:%20b")
     assert answer.headers["Content-Disposition"] == "attachment; filename=a___X-Own__b"
     assert "X-Own" not in answer.headers
 
@@ -145,23 +152,23 @@ def test_a_download_has_a_name_that_fits_into_a_header(api: Api) -> None:
 # --- imports that do not, or not quite --------------------------------------------------------------------------------
 
 
-def test_a_file_with_mistakes_names_all_of_them_and_changes_nothing(api: Api) -> None:
-    before = api.get("/definitions")
+def test_a_file_with_mistakes_names_all_of_them_and_changes_nothing(unchanged: Api) -> None:
+    before = unchanged.get("/definitions")
     document = file(OF_3)
     document["queues"].append({"name": "bad", "vhost": "orders", "arguments": {"x-max-length": "long"}})
     document["policies"].append({"vhost": "orders", "name": "bad", "pattern": "(", "definition": {"max-length": 1}})
     for path in ("/definitions", DRY_RUN):
-        answer = api.post(path, document)
+        answer = unchanged.post(path, document)
         assert answer.status == 400
         assert answer.value["error"] == "bad_request"
         lines = answer.value["reason"].splitlines()
         assert [line.partition(":")[0] for line in lines] == ["policies[1] 'bad'", "queues[4] 'bad'"]
-    assert api.get("/definitions") == before
+    assert unchanged.get("/definitions") == before
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b" \r\n", b'{"queues": 1}'])
-def test_a_body_that_is_no_file_of_definitions_is_refused(api: Api, body: bytes) -> None:
-    assert api.post("/definitions", body).status == 400
+def test_a_body_that_is_no_file_of_definitions_is_refused(unchanged: Api, body: bytes) -> None:
+    assert unchanged.post("/definitions", body).status == 400
 
 
 def test_conflicts_are_told_and_the_rest_is_imported(api: Api) -> None:

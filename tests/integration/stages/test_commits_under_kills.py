@@ -6,6 +6,7 @@ The seed decides sizes and moments; the broker's progress by then depends on the
 from __future__ import annotations
 
 import http.client
+import os
 import random
 import threading
 import time
@@ -16,7 +17,7 @@ from broker_process import WarrenProcess, wait_until
 from ..management.client import Api, connect
 from ..staging import Stager, new_stage, to_queue
 
-CYCLES = 10
+CYCLES = int(os.environ.get("WARREN_TEST_STAGE_KILLS", "10"))
 DEADLINE_S = 60.0
 # Of a body in a batch that is published in several pieces (of 8 MiB).
 LARGE_BYTES = 100_000

@@ -23,6 +23,7 @@ from warren.channels.transaction import ROWS_AT_ONCE
 from warren.msgstore.files.store import wall_time_ms
 from warren.server.direct_clients import DirectClients
 from warren.server.management import Management
+from warren.server.settings import Settings, StoreSettings
 from warren.server.shares import Quota
 from warren.server.staging import commit_notes, staged_batch, stages
 from warren.server.staging.commit_notes import CommitNotes, CommitPlan, Note
@@ -63,7 +64,7 @@ class Life:
         self.dead = False
         self._has_run = False
         self.clients = DirectClients(harness.broker, self.settle)
-        settings = SimpleNamespace(data_dir=directory, store=SimpleNamespace(disk_free_min_bytes=0))
+        settings = Settings(data_dir=directory, store=StoreSettings(disk_free_min_bytes=0))
         self.management: Any = SimpleNamespace(
             broker=harness.broker,
             settings=settings,
