@@ -2,7 +2,7 @@
 
 1. A client connects to an address of the Service. When the connection is closed, or nothing comes for `PATIENCE_S`, it
    connects again. A message that was not confirmed is not sent again: it may be there or not.
-2. Every message has a name of its own. What was confirmed has to be seen, or be there in the end. Nothing else is.
+2. Every message has its own name. Confirmed messages have to be seen, or be there in the end. Others must not be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
 
 
 class Load:
-    """Clients of the addresses that `service` returns: None while there is none."""
+    """Clients of the addresses that `service` returns. It returns None while no pod is ready."""
 
     def __init__(self, service: Callable[[], str | None], user: str, password: str) -> None:
         self._service = service
