@@ -22,7 +22,7 @@ PATIENCE_S: Final = 8.0
 QUEUES: Final = {"orders": "classic", "payments": "quorum"}
 _PAUSE_S: Final = 0.02
 _AGAIN_S: Final = 0.2
-_DRAIN_S: Final = 60.0
+SILENCE_S: Final = 10.0  # that ends a queue
 _FAILURES: Final = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
 _PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
 
@@ -94,14 +94,15 @@ class Load:
         with self.connect() as connection:
             channel = connection.channel()
             for queue in QUEUES:
-                give_up_s = time.monotonic() + _DRAIN_S
-                while time.monotonic() < give_up_s:
-                    method, _, body = channel.basic_get(queue, auto_ack=True)
+                for method, _, body in channel.consume(queue, auto_ack=True, inactivity_timeout=SILENCE_S):
                     if method is None or body is None:
                         break
                     name = body.decode()
                     assert name not in found, f"{name} is there twice"
                     found.add(name)
+                channel.cancel()
+                left = channel.queue_declare(queue, passive=True).method.message_count
+                assert left == 0, f"{left} messages of {queue} have not come"
         return self.confirmed - found - self.seen, (found | self.seen) - self.sent
 
     # --- the clients ------------------------------------------------------------------------------------------------
