@@ -167,6 +167,9 @@ class BackupDirectory:
         except BlockingIOError:
             os.close(lock)
             raise BackupError(f"{path}: another backup is being written into it, or one is being restored") from None
+        except OSError as error:
+            os.close(lock)
+            raise BackupError(f"{path / MARKER}: {_reason(error)}") from None
         except (ValueError, KeyError):
             os.close(lock)
             raise BackupError(

@@ -38,6 +38,7 @@ _POLL_S: Final = 0.5
 # How long a piece may take at a low rate: the broker drops a backup that is silent for a minute.
 _PIECE_S: Final = 10
 _MAKING: Final = "making"
+_READY: Final = "ready"
 _UNITS: Final = {
     "": 1,
     "B": 1,
@@ -244,8 +245,8 @@ def _held(client: Client) -> Iterator[Object]:
         while held["state"] == _MAKING:
             time.sleep(_POLL_S)
             held = client.get_object(*path)
-        if held.get("reason"):
-            raise CtlError(str(held["reason"]))
+        if held["state"] != _READY:
+            raise CtlError(str(held.get("reason") or "the broker cannot make a backup: see its log"))
         yield held
     finally:
         with suppress(CtlError):

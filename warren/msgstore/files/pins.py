@@ -12,7 +12,8 @@
    `PinnedFile.size` says how much of it belongs to the pin.
 3. A pin takes only the space of files that the store has removed since. It lives as long as the process at the longest:
    a start removes the pins that a crash has left.
-4. A pin that cannot be made leaves nothing, and does no harm: a file system without hard links has no pins.
+4. A pin that cannot be made leaves nothing, and does no harm: a file system without hard links has no pins. If a pin
+   could not be removed, its holder's next one removes it, so a disk that fails once does not prevent later pins.
 
 Call `take` only while no checkpoint is being replaced and no file removed (`Store.pin`); the other methods at any time.
 """
@@ -70,6 +71,8 @@ class Pins:
         try:
             if PINS not in self._fs.names("."):
                 self._fs.mkdir(PINS)
+            for name in self._links(holder):
+                self._fs.unlink(name)
             pinned: list[PinnedFile] = []
             for name in self._names(position):
                 self._fs.link(name, _link_of(holder, name))
@@ -85,12 +88,11 @@ class Pins:
         return pinned
 
     def release(self, holder: str) -> None:
-        """Remove the pin of `holder`, if it has one. A start removes the links that cannot be removed now."""
+        """Remove the pin of `holder`, if it has one. Links that cannot be removed now stay for a while, see (4)."""
         with suppress(OSError):
-            for name in self._fs.names(PINS):
-                if name.startswith(f"{holder}."):
-                    with suppress(OSError):
-                        self._fs.unlink(f"{PINS}/{name}")
+            for name in self._links(holder):
+                with suppress(OSError):
+                    self._fs.unlink(name)
 
     def read(self, holder: str, file: PinnedFile, offset: int, length: int) -> bytes:
         """Return the bytes of a pinned file from `offset` on: `length`, or as many as belong to the pin.
@@ -110,6 +112,10 @@ class Pins:
         if len(data) != length:
             raise PinError(f"{file.name} is shorter than it was")
         return data
+
+    def _links(self, holder: str) -> list[str]:
+        """Return the links of a holder. Raises OSError."""
+        return [f"{PINS}/{name}" for name in self._fs.names(PINS) if name.startswith(f"{holder}.")]
 
     def _names(self, position: LogPosition) -> Iterator[str]:
         """Yield the files that belong to a log that ends there."""

@@ -129,6 +129,7 @@ class Backups:
                 finally:
                     if backup.state == MAKING:
                         backup.state = FAILED
+                        backup.reason = backup.reason or "it could not be made: see the broker's log"
                     backup.over.set()
                 await self._until_over(backup)
         finally:

@@ -19,6 +19,7 @@
    with the process: the next start removes what a crash leaves.
 5. The copied metadata are checked as a whole: a running broker never reads its whole SQLite file, so the copy may
    contain unnoticed damage.
+6. If something cannot be read or listed, the image fails: a part of one does not look like all of it.
 
 Each read takes one range, in a thread. No more of a file than that is in memory.
 """
@@ -29,6 +30,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,6 +53,7 @@ DIRECTORY: Final = "images"
 CATALOGUE_FILE: Final = "catalogue.db"
 # How long the log and SQL may take before the image begins to be made.
 BEGIN_WITHIN_S: Final = 20.0
+_PART_DEPTH: Final = 3  # below the directory of stages: a vhost, a stage, a part
 
 log = get_logger("images")
 
@@ -120,6 +123,7 @@ class Images:
         directory = self._directory / holder
         is_made = False
         try:
+            await self._in_thread(IMAGES, partial(_remove_leftovers, directory))
             await self._in_thread(IMAGES, partial(self._link_stages, directory))
             if not self._writer.healthy:
                 raise ImageError("the metadata store is unavailable")
@@ -141,7 +145,7 @@ class Images:
         except (PinError, CatalogueError) as error:
             raise ImageError(str(error)) from None
         except OSError as error:
-            raise ImageError(f"an image cannot be made: {os.strerror(error.errno or 0)}") from None
+            raise ImageError(f"an image cannot be made: {error.strerror or error}") from None
         finally:
             if not is_made:
                 await self.release(holder)
@@ -173,9 +177,11 @@ class Images:
 
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         stages = self._data_dir / stage_files.DIRECTORY
-        for part in stages.glob("*/*/*"):
-            link = directory / stage_files.DIRECTORY / part.relative_to(stages)
-            if not part.name.endswith(stage_files.UNFINISHED) and not link.exists():
+        for part in _files_below(stages):
+            relative = part.relative_to(stages)
+            link = directory / stage_files.DIRECTORY / relative
+            is_part = len(relative.parts) == _PART_DEPTH and not part.name.endswith(stage_files.UNFINISHED)
+            if is_part and not link.exists():
                 link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 _link_if_there(part, link)
 
@@ -197,6 +203,12 @@ class Images:
             return file.read(max(0, min(length, size - offset)))
 
 
+def _remove_leftovers(directory: Path) -> None:
+    """Remove an image that could not be removed when it was released. Raises OSError."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(directory)
+
+
 def _check_metadata(copy: Path) -> None:
     from warren.server.catalogue import sqlite_file  # imports SQLAlchemy, which a broker in memory does without
 
@@ -204,7 +216,17 @@ def _check_metadata(copy: Path) -> None:
 
 
 def _files_below(directory: Path) -> Iterator[Path]:
-    return (path for path in directory.rglob("*") if path.is_file())
+    """Yield the files below a directory; none if it is gone. Raises OSError, which `Path.glob` does not always."""
+    try:
+        with os.scandir(directory) as scan:
+            entries = list(scan)
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files_below(Path(entry.path))
+        elif entry.is_file(follow_symlinks=False):
+            yield Path(entry.path)
 
 
 def _link_if_there(path: Path, link: Path) -> None:

@@ -165,3 +165,17 @@ def test_a_piece_comes_with_its_checksum_and_has_a_bound() -> None:
         assert crc == zlib.crc32(data)
 
     run(test)
+
+
+def test_a_backup_that_fails_by_a_defect_has_a_reason() -> None:
+    """Without one it would be taken for a backup that is ready."""
+
+    async def test(f: Fixture) -> None:
+        async def take(holder: str) -> Image:
+            raise RuntimeError("a defect")
+
+        f.images.take = take  # type: ignore[method-assign]
+        backup = await f.begin()
+        assert (backup.state, backup.reason) == (FAILED, "it could not be made: see the broker's log")
+
+    run(test)
