@@ -17,13 +17,18 @@ import typer
 import typer.main
 
 from warren import __version__
+from warren.ctl.help_pages import finish
+from warren.lake.commands import EXAMPLES as LAKE_EXAMPLES
 from warren.lake.commands import lake
+from warren.lake.sql_commands import EXAMPLES as SQL_EXAMPLES
 from warren.lake.sql_commands import sql
 from warren.perf.command import perf
 from warren.server import commands
+from warren.server.command_examples import EXAMPLES, finish_all
 from warren.server.example_config import default_text
 from warren.server.settings import KEYS
 from warren.spark_bridge.commands import COMMANDS as BRIDGE
+from warren.spark_bridge.commands import EXAMPLES as BRIDGE_EXAMPLES
 
 ABOUT: Final = "AMQP 0-9-1 message broker"
 EXIT_CODES: Final = {
@@ -39,19 +44,22 @@ EXIT_CODES: Final = {
 def pages() -> dict[str, str]:
     """Return the pages by their names, such as ``warren.1``."""
     group = typer.main.get_command(commands.app)
+    finish_all(group)
     own = {"perf": perf, "lake": lake, "sql": sql, **BRIDGE}
     # Commands with options of their own, of which `warren` itself knows the names only.
-    found = dict(group.commands) | {name: _command_of(function) for name, function in own.items()}  # type: ignore[attr-defined]
+    found = dict(group.commands) | {name: _command_of(name, function) for name, function in own.items()}  # type: ignore[attr-defined]
     names = [f"warren-{name}" for name in found]
     made = {"warren.1": _program(group, found)}
     made |= {f"warren-{name}.1": _command(name, command, names) for name, command in found.items()}
     return made | {"warren.toml.5": _settings()}
 
 
-def _command_of(function: Any) -> Any:
+def _command_of(name: str, function: Any) -> Any:
     app = typer.Typer(add_completion=False)
     app.command()(function)
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    finish(command, {**EXAMPLES, **BRIDGE_EXAMPLES, "lake": LAKE_EXAMPLES, "sql": SQL_EXAMPLES}[name])
+    return command
 
 
 def _program(group: Any, found: Mapping[str, Any]) -> str:
@@ -75,9 +83,10 @@ def _command(name: str, command: Any, others: Iterable[str]) -> str:
         each = command.get_command(context, inner)
         within = each.context_class(each, info_name=inner, parent=context)
         lines += [f".SS {_escaped(inner)}", _usage(each, within), ".PP", *_text(each.help or "")]
-        lines += _records(each, within, told)
-    if command.epilog:
-        lines += [".SH NOTES", *_text(command.epilog)]
+        lines += [*_records(each, within, told), *_examples(each, ".PP")]
+    lines += _examples(command, ".SH EXAMPLES")
+    if command.notes:
+        lines += [".SH NOTES", *_text(command.notes)]
     if name in EXIT_CODES:
         lines.append(".SH EXIT STATUS")
         for code, meaning in EXIT_CODES[name]:
@@ -115,6 +124,10 @@ def _head(name: str, section: int, about: str) -> list[str]:
 def _usage(command: Any, context: Any) -> str:
     pieces = " ".join(command.collect_usage_pieces(context))
     return f".B {_escaped(context.command_path)}\n{_escaped(pieces)}"
+
+
+def _examples(command: Any, before: str) -> list[str]:
+    return [before, ".nf", *map(_escaped, command.examples), ".fi"] if command.examples else []
 
 
 def _options(command: Any, context: Any) -> list[str]:

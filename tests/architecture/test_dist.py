@@ -437,13 +437,15 @@ def test_every_command_and_every_setting_has_its_place_in_the_manual(monkeypatch
     # The options that help shows, with what they mean.
     assert "\\-\\-data\\-dir DIR\nDirectory of everything that outlives the broker" in pages["warren-serve.1"]
     assert "\\-\\-persistent" in pages["warren-perf.1"]
+    for name in commands - {"config"}:
+        assert f".nf\nwarren {name.replace('-', chr(92) + '-')}" in pages[f"warren-{name}.1"]
     assert "\\-\\-to DIR" in pages["warren-export.1"]
 
 
 def test_a_line_of_a_page_is_an_instruction_only_when_it_is_meant_so(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = script("man_pages", monkeypatch)
     assert module._escaped(".TH a\n'quoted' back\\slash -x") == "\\&.TH a\n\\&'quoted' back\\eslash \\-x"
-    known = {".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".BR", ".br"}
+    known = {".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".BR", ".br", ".nf", ".fi"}
     for text in module.pages().values():
         assert {line.split()[0] for line in text.splitlines() if line.startswith(".")} <= known
         assert not any(line.startswith("'") for line in text.splitlines())

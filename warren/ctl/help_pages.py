@@ -1,4 +1,4 @@
-"""What every help page of `warren` has in common: examples at its end, and flags without a type.
+"""What every help page of `warren` has in common: examples at its end, flags without a type, nothing that is hidden.
 
 1. An example is a whole line for the shell. The tests read each with the command that it explains.
 """
@@ -21,6 +21,11 @@ def finish(command: Any, examples: Sequence[str]) -> None:
         return found
 
     command.get_params = params
+    for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            # An old way to say the same: it is read, and not shown as another one.
+            parameter.get_usage_pieces = lambda _context: []
+    command.notes, command.examples = command.epilog, tuple(examples)  # apart, for manual pages
     if examples:
         title = "Example:" if len(examples) == 1 else "Examples:"
         # Brackets are markup to rich.

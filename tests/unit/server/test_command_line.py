@@ -292,3 +292,8 @@ def test_the_help_of_every_command_has_examples_that_can_be_read() -> None:
             if words[: len(start) + 1] != ["warren", "lake", "check"] or path == "lake check":
                 command.make_context(path, words[len(start) :])
     assert "<bool>" not in warren("serve", "--help").stdout
+
+
+def test_the_help_of_the_store_names_the_directory_in_one_way() -> None:
+    shown = warren("store", "verify", "--help").stdout
+    assert "--data-dir" in shown and "[DIR]" not in shown
