@@ -862,7 +862,7 @@ def test_what_is_staged_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             await found.put("/", "b", 2, USER, one, lambda exchange: None)
         await found.remove("/", "a", USER)
         await put(found, "c", one)
-        life.management.settings.store.disk_free_min_bytes = 1 << 62
+        life.management.settings = Settings(data_dir=tmp_path, store=StoreSettings(disk_free_min_bytes=1 << 62))
         with pytest.raises(NoRoom, match="disk"):
             await put(found, "c", one)
 
