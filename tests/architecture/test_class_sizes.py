@@ -22,6 +22,8 @@ REASONS = {
     "channels/peer.py": {"Peer": "to be divided: pauses, heartbeats and the end of a peer"},
     "channels/session.py": {"Session": "the fast path reads its fields: a further object costs a look-up per message"},
     "cluster/member.py": {"Member": "one state machine: each message of the protocol may change each of its fields"},
+    "engine_view/connections.py": {"ConnectionRow": "a record: a field for each that RabbitMQ shows"},
+    "engine_view/queues.py": {"QueueRow": "a record: a field for each that RabbitMQ shows"},
     "mqtt/peer.py": {"MqttPeer": "a method for each packet, and those that `Peer` asks for"},
     "mqtt/session.py": {"MqttSession": "what `Session` asks for, besides the subscriptions of a client"},
     "msgstore/files/store.py": {"Store": "one order of writes, syncs and removals, which a crash may cut anywhere"},

@@ -32,7 +32,8 @@ ARROWS: dict[str, set[str]] = {
     "amqp10": {"amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels"},
     "mqtt": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts", "channels"},
     "stomp": {"amqp", "msgstore/log", "queues", "channels"},
-    "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"},
+    "engine_view": {"amqp", "exchanges", "queues", "streams", "vhosts", "channels"},
+    "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels", "engine_view"},
     "replication": {"msgstore/log", "msgstore/files", "vhosts", "server", "cluster"},
     "gateway": {"amqp", "server"},
     "perf": {"amqp", "amqp_client", "amqp10"},  # codecs only
@@ -43,7 +44,7 @@ ARROWS: dict[str, set[str]] = {
     "cluster": set(),  # it decides for any store
     "mgmt_plugin/http": {"amqp", "server"},
     "mgmt_plugin": {"amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels", "server"}
-    | {"msgstore/files"},  # the data port reads sealed chunks where they lie
+    | {"engine_view", "msgstore/files"},  # the data port reads sealed chunks where they lie
     # It runs without a broker, on executors that get it as a zip and have no compiled package, so no `amqp` either.
     "spark_bridge": set(),
     "lake": {"spark_bridge"},  # likewise: it reads through the same client
@@ -72,6 +73,36 @@ EXCEPTIONS = {
 # exception is the broker, which makes the connections of this process to itself.
 AMQP_0_9_1 = {"channel", "channel_confirms", "connection", "direct", "content_channel", "fast_path", "handshake"}
 KNOW_AMQP_0_9_1 = {"broker"}
+# What management and metrics may know of the engine besides its view: values of requests and answers, names, numbers.
+VALUES = {"amqp", "queues.arguments", "queues.counters", "vhosts.metadata", "vhosts.pattern"}
+# The modules of the management plugin that look at objects of the engine themselves. The list only gets shorter.
+LOOK_INTO_THE_ENGINE = {
+    *(f"{name}.py" for name in ("data_tokens", "follower_api", "follower_chunks", "local_listener", "names")),
+    *(f"{name}.py" for name in ("operators", "routes")),
+    *(
+        f"resources/{name}.py"
+        for name in (
+            "asked_routes",
+            "browsing",
+            "damage",
+            "data_port",
+            "data_tokens",
+            "definitions",
+            "drains",
+            "messages",
+            "mqtt",
+            "operations",
+            "ranges",
+            "sessions",
+            "snapshots",
+            "stages",
+            "streams",
+            "super_streams",
+            "transfers",
+            "users",
+        )
+    ),
+}
 FORBIDDEN_IN_ENGINE = {
     "asyncio",
     "datetime",
@@ -214,6 +245,17 @@ def test_the_registry_alone_knows_the_exchange_types_that_act_on_messages() -> N
     assert knowing == {"exchanges/registry.py", "exchanges/history_bind.py"}  # the second is a part of a type
 
 
+def test_management_and_metrics_know_the_engine_by_its_view() -> None:
+    looking = set()
+    for path in sorted((ROOT / "mgmt_plugin").rglob("*.py")):
+        for module, _ in imports(path):
+            name = module.removeprefix("warren.")
+            package = package_of(name.replace(".", "/"))
+            if module.startswith("warren.") and package in ENGINE and not {name, package} & VALUES:
+                looking.add(path.relative_to(ROOT / "mgmt_plugin").as_posix())
+    assert looking == LOOK_INTO_THE_ENGINE
+
+
 def test_exceptions_are_in_use() -> None:
     for path, target in EXCEPTIONS:
         assert any(module.startswith(f"warren.{target}") for module, _ in imports(ROOT / path)), (path, target)
@@ -230,13 +272,14 @@ def test_only_who_puts_a_broker_together_imports_a_plugin() -> None:
     assert {name for name in importers if not name.startswith("lake/")} == {"__main__.py", "testing/life.py"}
 
 
-@pytest.mark.parametrize("package", ENGINE)
+@pytest.mark.parametrize("package", [*ENGINE, "engine_view"])
 def test_the_engine_touches_nothing_outside(package: str) -> None:
     wrong = []
+    allowed = ALLOWED_OUTSIDERS | ({"msgspec"} if package == "engine_view" else set())
     for path in modules(package):
         for module, line in imports(path):
             top = module.split(".")[0]
-            if top in FORBIDDEN_IN_ENGINE or (top != "warren" and top not in ALLOWED_OUTSIDERS):
+            if top in FORBIDDEN_IN_ENGINE or (top != "warren" and top not in allowed):
                 wrong.append(f"{relative(path)}:{line} imports {module}")
     assert wrong == []
 

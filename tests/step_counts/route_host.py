@@ -122,6 +122,9 @@ class FakeCluster:
 
     drain = revive = forget
 
+    def may_serve(self) -> bool:
+        return True
+
     def readers(self) -> list[str]:
         """No follower serves chunks."""
         return []

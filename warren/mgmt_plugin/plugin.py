@@ -125,8 +125,8 @@ class Services:
         data_dir = management.settings.data_dir
         self.doorkeeper = doorkeeper
         self.links = links
-        broker, messages = management.broker, management.messages
-        self.statistics = Statistics(broker, partial(node_row, management.reactor, broker, messages, data_dir))
+        view, messages = management.view, management.messages
+        self.statistics = Statistics(view, partial(node_row, management.reactor, view, messages, data_dir))
         self.metrics = Metrics(management, doorkeeper, traffic, links)
         self.transfers = Transfers(management.broker, management.settle)
         self.stages = Stages(management, data_dir)
@@ -145,27 +145,27 @@ def _token_key(settings: Settings) -> bytes:
 
 def handlers_of(management: Management, services: Services, nursery: trio.Nursery) -> tuple[Handlers, ...]:
     """Make the handlers, in the order of `HANDLERS`. Their routes can touch only the arguments given here."""
-    broker, settings, settle = management.broker, management.settings, management.settle
+    broker, view, settings, settle = management.broker, management.view, management.settings, management.settle
     statistics, log, listening = services.statistics, broker.log, management.listening
     sources = Sources(log, settle, services.drains)
     made = (
-        OverviewHandlers(broker, statistics, listening, management.cluster),
-        AttentionHandlers(statistics),
+        OverviewHandlers(view, statistics, listening, management.cluster),
+        AttentionHandlers(view, statistics),
         NodeHandlers(management, statistics, services.doorkeeper),
         LogLineHandlers(RECENT),
-        HealthHandlers(broker, management.health, listening, management.tls),
-        ClusterHandlers(broker.node_name(), management.health, management.cluster, management.replication),
-        ConnectionHandlers(broker, statistics, settle),
-        QueueHandlers(broker, statistics),
-        ConsumerHandlers(broker, statistics),
-        ExchangeHandlers(statistics),
+        HealthHandlers(view, management.health, listening, management.tls),
+        ClusterHandlers(view.node_name(), management.health, management.cluster, management.replication),
+        ConnectionHandlers(view, statistics),
+        QueueHandlers(view, statistics),
+        ConsumerHandlers(view, statistics),
+        ExchangeHandlers(view, statistics),
         MessageHandlers(settings.limits.max_message_bytes),
         BrowsingHandlers(broker, statistics, settle),
         TransferHandlers(services.transfers, management.tasks, nursery),
         QueueOperationHandlers(settle),
-        TopologyHandlers(statistics),
-        SearchHandlers(broker),
-        StoreHandlers(broker, management.messages, management.reactor),
+        TopologyHandlers(view, statistics),
+        SearchHandlers(view, broker.access.users),
+        StoreHandlers(view, management.messages, management.reactor),
         DamageHandlers(broker, management.messages, management.settle),
         AskedRouteHandlers(),
         StreamHandlers(log, settle),
@@ -182,12 +182,12 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         DrainHandlers(services.drains, log),
         StageHandlers(services.stages),
         BackupHandlers(services.backups, nursery),
-        VhostHandlers(broker, statistics, settle),
+        VhostHandlers(view, statistics),
         UserHandlers(broker.access),
-        PolicyHandlers(),
-        ParameterHandlers(broker),
-        LinkHandlers(services.links, broker.parameters, management.held_links),
-        DefinitionHandlers(broker, settle, management.commit),
+        PolicyHandlers(view),
+        ParameterHandlers(view),
+        LinkHandlers(services.links, view.parameters, management.held_links),
+        DefinitionHandlers(view, broker, settle, management.commit),
         SessionHandlers(services.doorkeeper, broker.access),
         MetricsHandlers(services.metrics),
         DocumentHandlers(tuple(all_routes())),

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from warren.engine_view.parameters import Parameters
 from warren.server import links_mark
 from warren.server.links_mark import HeldMark, mark_of
 from warren.server.logs import get_logger
@@ -34,7 +35,7 @@ log = get_logger("links")
 Administer = Callable[[MetadataChange, str], Awaitable[None]]
 
 
-def told_by(parameters: ParameterBook) -> HeldMark | None:
+def told_by(parameters: ParameterBook | Parameters) -> HeldMark | None:
     """Return why links are held, as the metadata say."""
     parameter = parameters.maybe_global(PARAMETER)
     return None if parameter is None else mark_of(parameter.value)

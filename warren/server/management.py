@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import trio
 
 from warren.channels.broker import Broker
+from warren.engine_view.engine_view import EngineView
 from warren.server.catalogue.writer import CatalogueWriter
 from warren.server.client_of_node import ClientOfNode
 from warren.server.copies.images import Images
@@ -125,7 +126,11 @@ class Management:
     local_http: LocalHttp = field(default_factory=LocalHttp)
     # Serves HTTP of another node's client, which comes through a socket.
     pass_on: Callable[[socket.socket, ClientOfNode], None] = _hang_up
+    view: EngineView = field(init=False, repr=False)
     _committed: trio.Event = field(default_factory=trio.Event)
+
+    def __post_init__(self) -> None:
+        self.view = EngineView(self.broker, self.settle)
 
     async def administer(self, change: MetadataChange, by: str) -> None:
         """Apply an administrative change that the user `by` requested, and wait until it is durable.

@@ -10,6 +10,9 @@ import trio
 from engine_harness import Harness
 
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
+from warren.engine_view import bindings
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import BindingRef, DestinationRef, ExchangeRef
 from warren.exchanges.binding import Binding
 from warren.mgmt_plugin.resources import binding_list
 from warren.mgmt_plugin.resources.binding_list import BindingList, maybe_binding
@@ -35,6 +38,7 @@ class Place:
         monkeypatch.setattr(binding_list, "give_way", self._pause)
         call = SimpleNamespace(request=SimpleNamespace(begin_work=trio.lowlevel.checkpoint, hold=lambda size: None))
         self.call: Any = call
+        self.view = EngineView(self.harness.broker, lambda: None)
 
     def bind(self, number: int) -> None:
         queue = self.vhost.queues[f"q{number % HUBS}"]
@@ -48,17 +52,18 @@ class Place:
         self.pauses += 1
         self.at_pause.pop(self.pauses, lambda: None)()
 
-    def binding(self, properties_key: str) -> Binding | None:
-        return trio.run(maybe_binding, self.source, self.vhost.queues["q0"], properties_key)
+    def binding(self, properties_key: str) -> BindingRef | None:
+        source, queue = ExchangeRef(self.source), DestinationRef(self.vhost.queues["q0"])
+        return trio.run(maybe_binding, self.view, source, queue, properties_key)
 
     def part(self, start: int, count: int) -> list[tuple[str, str]]:
         """Return destination and key of some bindings."""
 
         async def main() -> list[tuple[str, str]]:
-            found = BindingList(self.call)
-            found.add_exchange(self.vhost, self.source)
-            rows = [bound for _, bound in await found.part(start, count)]
-            return [(row.destination.name, row.routing_key) for row in rows if isinstance(row, Binding)]
+            found = BindingList(self.call, self.view)
+            found.add_exchange("/", ExchangeRef(self.source))
+            rows = [self.view.bindings.row(bound) for _, bound in await found.part(start, count)]
+            return [(row.destination, row.routing_key) for row in rows]
 
         return trio.run(main)
 
@@ -89,7 +94,7 @@ def test_each_binding_is_found_by_what_the_api_calls_it(
 def test_a_binding_without_arguments_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(monkeypatch, 400)
     found = place.binding("key.000390")
-    assert found is not None and found.routing_key == "key.000390"
+    assert found is not None and place.view.bindings.routing_key(found) == "key.000390"
     assert place.binding("key.000391") is None  # that is another queue's
     assert place.pauses == 0
 
@@ -109,7 +114,7 @@ def test_a_routing_key_that_was_not_quoted_is_found_unless_it_is_the_key_of_anot
     place.vhost.bind(place.source, queue, "orders.#", EMPTY_TABLE, "guest")
     for written in ("orders.#", "orders.%23"):
         found = place.binding(written)
-        assert found is not None and found.routing_key == "orders.#"
+        assert found is not None and place.view.bindings.routing_key(found) == "orders.#"
     place.vhost.unbind(place.source, queue, "orders.#", EMPTY_TABLE, "guest")
     place.vhost.bind(place.source, queue, "orders.%23", EMPTY_TABLE, "guest")
     assert place.binding("orders.%23") is None  # what the API calls orders.#
@@ -120,7 +125,7 @@ def test_what_goes_while_a_long_chain_is_read_takes_nothing_else_with_it(
     monkeypatch: pytest.MonkeyPatch, gone: int
 ) -> None:
     place = Place(monkeypatch, 400)
-    monkeypatch.setattr(binding_list, "PIECE", 10)
+    monkeypatch.setattr(bindings, "PIECE", 10)
     place.at_pause = {1: lambda: place.unbind(gone * HUBS), 3: lambda: place.bind(1000)}
     found = place.part(0, 1000)
     left = {(f"q{number % HUBS}", f"key.{number:06}") for number in range(400)}

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from warren.channels.access import AccessControl
+from warren.engine_view.parameters import Parameters
 from warren.mgmt_plugin.http.server import HttpError, Request
 from warren.mgmt_plugin.operators import Operator
 from warren.mgmt_plugin.plugin import HANDLERS, table_of
@@ -99,7 +100,7 @@ class OneLink(NoLinks):
 
 
 def test_links_need_who_runs_them_and_the_parameters() -> None:
-    links, parameters = OneLink(), ParameterBook()
+    links, parameters = OneLink(), Parameters(ParameterBook())
     handlers = LinkHandlers(links, parameters, not_held())
     assert asked(handlers, method="GET", path="/api/shovels/vhost/v/s") == {"name": "s", "vhost": "v"}
     assert asked(handlers, method="DELETE", path="/api/shovels/vhost/v/s/restart") is None
@@ -121,7 +122,7 @@ class OneTable(NoLinks):
 
 
 def test_tables_are_told_restarted_and_deleted_with_their_parameter() -> None:
-    handlers = LinkHandlers(OneTable(), ParameterBook(), not_held())
+    handlers = LinkHandlers(OneTable(), Parameters(ParameterBook()), not_held())
     row = {"name": "t", "vhost": "v", "state": "failing"}
     assert asked(handlers, method="GET", path="/api/lake/vhost/v/t") == row
     assert asked(handlers, method="DELETE", path="/api/lake/vhost/v/t/restart") is None
@@ -137,7 +138,8 @@ def test_tables_are_told_restarted_and_deleted_with_their_parameter() -> None:
 def test_handlers_of_one_table_do_not_meet() -> None:
     first, second = OneLink(), OneLink()
     for links in (first, second):
-        asked(LinkHandlers(links, ParameterBook(), not_held()), method="DELETE", path="/api/shovels/vhost/v/s/restart")
+        handlers = LinkHandlers(links, Parameters(ParameterBook()), not_held())
+        asked(handlers, method="DELETE", path="/api/shovels/vhost/v/s/restart")
     assert (first.restarted, second.restarted) == ([("v", "s")], [("v", "s")])
 
 

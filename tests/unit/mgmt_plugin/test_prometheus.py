@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,13 +17,15 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import encode_table
+from warren.engine_view import totals as metric_totals
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.queues import queue_deliveries
+from warren.engine_view.totals import Totals
 from warren.mgmt_plugin.http import server as http_module
 from warren.mgmt_plugin.http.server import HttpError, Load, Request, Response
 from warren.mgmt_plugin.metrics import exposition, prometheus
-from warren.mgmt_plugin.metrics import totals as metric_totals
 from warren.mgmt_plugin.metrics.exposition import COUNTER, GAUGE, Page, escape, labels, wants_open_metrics
 from warren.mgmt_plugin.metrics.exposition import Metric as Described
-from warren.mgmt_plugin.metrics.families import queue_deliveries
 from warren.mgmt_plugin.metrics.lake import lake_metrics
 from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsPort
 from warren.mgmt_plugin.resources.linked import NoLinks
@@ -69,7 +71,7 @@ class Node:
             store=SimpleNamespace(disk_free_min_bytes=50),
         )
         self.management = SimpleNamespace(
-            broker=self.harness.broker,
+            view=EngineView(self.harness.broker, lambda: None),
             messages=messages,
             reactor=reactor,
             settings=settings,
@@ -387,14 +389,15 @@ def test_counters_keep_what_was_counted_by_queues_vhosts_channels_and_connection
 def test_the_walk_over_all_objects_is_not_repeated_within_a_second(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "TOTALS_S", 1000.0)
     walks = 0
-    walk = metric_totals.walk
+    view = node.management.view
+    walk = view.walk
 
-    async def counted(*of: Any) -> metric_totals.Totals:
+    def counted() -> Iterator[Totals | None]:
         nonlocal walks
         walks += 1
-        return await walk(*of)
+        return cast("Iterator[Totals | None]", walk())
 
-    monkeypatch.setattr(prometheus, "walk", counted)
+    monkeypatch.setattr(view, "walk", counted)
     node.text("/metrics")
     node.text("/metrics")
     assert walks == 1

@@ -14,25 +14,29 @@ from engine_harness import Client, Harness, publish_frames
 
 from warren.amqp import methods as m
 from warren.channels.channel import Channel
+from warren.engine_view.counters import (
+    CHANNEL_STATS,
+    CONNECTION_FIELDS,
+    EXCHANGE_STATS,
+    LENGTHS,
+    QUEUE_FIELDS,
+    QUEUE_STATS,
+    channel_counters,
+    connection_counters,
+    exchange_counters,
+    queue_counters,
+)
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import ChannelRef
 from warren.mgmt_plugin.http import scheduler as scheduler_module
 from warren.mgmt_plugin.metrics import statistics as statistics_module
 from warren.mgmt_plugin.metrics.history import STEP_S
 from warren.mgmt_plugin.metrics.statistics import (
     BROKER_FIELDS,
-    CHANNEL_STATS,
     CHURN,
-    CONNECTION_FIELDS,
-    EXCHANGE_STATS,
     KEPT_MAX,
-    LENGTHS,
-    QUEUE_FIELDS,
-    QUEUE_STATS,
     Ranges,
     Statistics,
-    channel_row,
-    connection_row,
-    exchange_row,
-    queue_row,
 )
 from warren.vhosts.metadata import VhostDelete, VhostPut
 
@@ -43,7 +47,8 @@ class Watched:
     def __init__(self) -> None:
         self.harness = Harness()
         self.client: Client = self.harness.channel()
-        self.statistics = Statistics(self.harness.broker, lambda: (0, 0, 0, 0, 0))
+        self.view = EngineView(self.harness.broker, lambda: None)
+        self.statistics = Statistics(self.view, lambda: (0, 0, 0, 0, 0))
 
     def tick(self) -> None:
         trio.run(self.statistics.sample)
@@ -54,7 +59,7 @@ class Watched:
     def of_queue(self, name: str) -> dict[str, Any]:
         shown: dict[str, Any] = {}
         queue = self.queue(name)
-        of = self.statistics.of(queue, QUEUE_FIELDS, queue_row(queue))
+        of = self.statistics.of(queue, QUEUE_FIELDS, queue_counters(queue))
         of.add(shown, LENGTHS, (60, 5))
         return shown | {"message_stats": of.message_stats(QUEUE_STATS)}
 
@@ -87,7 +92,7 @@ def test_what_changes_has_a_rate_of_the_last_tick(watched: Watched) -> None:
     shown = watched.of_queue("q")
     assert shown["messages"] == 10 and shown["messages_details"]["rate"] == 10 / STEP_S
     assert shown["message_stats"]["publish_details"]["rate"] == 10 / STEP_S
-    assert watched.statistics.rate(watched.queue("q"), "publish") == 10 / STEP_S
+    assert watched.statistics.rate(watched.queue("q"), QUEUE_FIELDS, "publish") == 10 / STEP_S
     watched.client.publish("", "q", b"x")
     assert watched.of_queue("q")["messages"] == 11  # now, not at the last tick
     watched.tick()
@@ -102,11 +107,13 @@ def test_the_channels_of_a_connection_are_looked_into_when_bytes_have_gone_over_
 ) -> None:
     looked: list[object] = []
 
-    def counting(channel: Any) -> tuple[int, ...]:
-        looked.append(channel)
-        return channel_row(channel)
+    counters = watched.view.connections.channel_counters
 
-    monkeypatch.setattr(statistics_module, "channel_row", counting)
+    def counting(channels: list[ChannelRef]) -> list[tuple[int, ...]]:
+        looked.extend(channels)
+        return counters(channels)
+
+    monkeypatch.setattr(watched.view.connections, "channel_counters", counting)
     watched.client.declare("q")
     channel = watched.client.connection.channels[1]
     for _ in range(2):
@@ -115,9 +122,9 @@ def test_the_channels_of_a_connection_are_looked_into_when_bytes_have_gone_over_
     watched.client.publish("", "q", b"x")
     watched.tick()
     assert looked == [channel, channel]
-    assert watched.statistics.rate(channel, "publish") == 1 / STEP_S
+    assert watched.statistics.rate(channel, CHANNEL_STATS, "publish") == 1 / STEP_S
     watched.tick()
-    assert watched.statistics.rate(channel, "publish") == 0
+    assert watched.statistics.rate(channel, CHANNEL_STATS, "publish") == 0
     assert len(looked) == 2
 
 
@@ -152,14 +159,14 @@ def test_exchanges_channels_and_connections_are_sampled_too(watched: Watched) ->
     channel = connection.channels[1]
     assert isinstance(channel, Channel)
     statistics = watched.statistics
-    assert statistics.rate(exchange, "publish_in") == 5 / STEP_S
-    assert statistics.rate(channel, "publish") == 5 / STEP_S
-    assert statistics.rate(connection, "recv_oct") > 0
+    assert statistics.rate(exchange, EXCHANGE_STATS, "publish_in") == 5 / STEP_S
+    assert statistics.rate(channel, CHANNEL_STATS, "publish") == 5 / STEP_S
+    assert statistics.rate(connection, CONNECTION_FIELDS, "recv_oct") > 0
     rows: list[tuple[tuple[str, ...], tuple[int, ...]]] = [
-        (QUEUE_FIELDS, queue_row(watched.queue("q"))),
-        (EXCHANGE_STATS, exchange_row(exchange)),
-        (CHANNEL_STATS, channel_row(channel)),
-        (CONNECTION_FIELDS, connection_row(connection)),
+        (QUEUE_FIELDS, queue_counters(watched.queue("q"))),
+        (EXCHANGE_STATS, exchange_counters(exchange)),
+        (CHANNEL_STATS, channel_counters(channel)),
+        (CONNECTION_FIELDS, connection_counters(connection)),
         (BROKER_FIELDS, statistics.broker_row([0, 0, 0])),
     ]
     for fields, row in rows:
@@ -175,11 +182,11 @@ def test_an_exchange_that_rests_keeps_its_row_until_it_goes(watched: Watched) ->
     client.publish("x", "k", b"x")
     for rate in (1 / STEP_S, 0.0, 0.0):
         watched.tick()
-        assert statistics.rate(exchange, "publish_in") == rate
-        assert statistics._seen[exchange] == exchange_row(exchange)
+        assert statistics.rate(exchange, EXCHANGE_STATS, "publish_in") == rate
+        assert statistics._seen[exchange] == exchange_counters(exchange)
     client.publish("x", "k", b"x")
     watched.tick()
-    assert statistics.rate(exchange, "publish_in") == 1 / STEP_S
+    assert statistics.rate(exchange, EXCHANGE_STATS, "publish_in") == 1 / STEP_S
     client.call(1, m.ExchangeDelete(0, "x", False, False))
     watched.tick()
     assert exchange not in statistics._seen and exchange not in statistics._changed_ms
@@ -251,7 +258,7 @@ def test_idle_queues_cost_less_than_a_call_each(watched: Watched, monkeypatch: p
     assert calls_of_a_tick(3000) - few < 200
     watched.client.publish("", "q7", b"x")
     watched.tick()
-    assert watched.statistics.rate(watched.queue("q7"), "publish") == 1 / STEP_S
+    assert watched.statistics.rate(watched.queue("q7"), QUEUE_FIELDS, "publish") == 1 / STEP_S
 
 
 def test_a_queue_in_the_place_of_one_that_has_gone_is_sampled(watched: Watched) -> None:
@@ -265,7 +272,7 @@ def test_a_queue_in_the_place_of_one_that_has_gone_is_sampled(watched: Watched) 
         watched.tick()
         client.publish("", name, b"x")
         watched.tick()
-        assert watched.statistics.rate(watched.queue(name), "publish") == 1 / STEP_S
+        assert watched.statistics.rate(watched.queue(name), QUEUE_FIELDS, "publish") == 1 / STEP_S
         client.call(1, m.QueueDelete(0, name, False, False, False))
     watched.tick()
     assert watched.statistics._queue_rows == {}
@@ -327,7 +334,7 @@ def test_totals_of_some_vhosts_are_their_sums(watched: Watched) -> None:
     broker.administer(VhostPut("other"), "")
     watched.client.declare("q")
     watched.client.publish("", "q", b"x")
-    vhosts = [broker.vhosts["/"], broker.vhosts["other"]]
+    vhosts = ["/", "other"]
     told: dict[str, Any] = {}
     shown = watched.statistics.of_vhosts(vhosts, [1, 1, 0])
     shown.add(told, LENGTHS)
@@ -387,25 +394,32 @@ def test_the_age_of_the_oldest_message_and_growth_follow_from_the_counts(watched
     watched.tick()
     watched.client.feed(publish_frames("", "q", b"m") * 3)
     queue = watched.queue("q")
-    statistics = watched.statistics
-    assert statistics.oldest_ms(queue)[0] == 0
+
+    def oldest_ms() -> tuple[int, bool]:
+        return watched.statistics.oldest_ms(queue, int(queue.message_count), int(queue.counts().publish))
+
+    def grown(span_s: int) -> int:
+        return watched.statistics.grown(queue, int(queue.message_count), span_s)
+
+    assert oldest_ms()[0] == 0
     for _ in range(11):
         watched.tick()
     watched.client.feed(publish_frames("", "q", b"m") * 2)
     watched.tick()
-    assert statistics.oldest_ms(queue) == (11 * STEP_S * 1000, False)
-    assert (statistics.grown(queue, 600), statistics.grown(queue, 30)) == (5, 2)
+    assert oldest_ms() == (11 * STEP_S * 1000, False)
+    assert (grown(600), grown(30)) == (5, 2)
+    statistics = watched.statistics
     now_ms, tick_ms = statistics.clock.time_ms, STEP_S * 1000
-    arrived = [statistics.maybe_arrived_ms(queue, position) for position in range(5)]
+    arrived = [statistics.maybe_arrived_ms(queue, came_before) for came_before in range(5)]
     assert arrived == [now_ms - 11 * tick_ms] * 3 + [now_ms] * 2
     for _ in range(3):
         watched.client.send(1, m.BasicGet(0, "q", True))
-    assert statistics.oldest_ms(queue) == (0, False)
-    assert statistics.grown(queue, 30) == -1
+    assert oldest_ms() == (0, False)
+    assert grown(30) == -1
     watched.client.feed(publish_frames("", "q", b"m"))
     for _ in range(2):
         watched.client.send(1, m.BasicGet(0, "q", True))
-    assert statistics.oldest_ms(queue) == (0, False), "it came after the last tick"
+    assert oldest_ms() == (0, False), "it came after the last tick"
 
 
 def test_messages_from_before_the_first_tick_are_at_least_as_old_as_that(watched: Watched) -> None:
@@ -413,5 +427,5 @@ def test_messages_from_before_the_first_tick_are_at_least_as_old_as_that(watched
     watched.client.feed(publish_frames("", "q", b"m") * 3)
     for _ in range(4):
         watched.tick()
-    assert watched.statistics.oldest_ms(watched.queue("q")) == (3 * STEP_S * 1000, True)
+    assert watched.statistics.oldest_ms(watched.queue("q"), 3, 3) == (3 * STEP_S * 1000, True)
     assert watched.statistics.maybe_arrived_ms(watched.queue("q"), 0) is None

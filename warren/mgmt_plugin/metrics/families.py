@@ -1,7 +1,7 @@
 """Metrics of single queues, exchanges, channels and connections: families, under the names by which a client of
 ``/metrics/detailed`` asks for them.
 
-1. A family knows its metrics and, for one object, a row with a value for each; None: this object has no values.
+1. A family knows its metrics and, for some objects, a row each with a value for each metric; None: no value.
 2. Names and labels are RabbitMQ's. Where one counter here stands for several of RabbitMQ, by channel, exchange and
    queue, the unknown label is left out: messages of a channel have ``channel`` and ``vhost``, messages that came into a
    queue ``queue_vhost`` and ``queue``.
@@ -11,18 +11,14 @@ Source: RabbitMQ, "Monitoring with Prometheus and Grafana", detailed metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from warren.channels.peer import Peer
-from warren.channels.session import Session
-from warren.exchanges.exchange import Exchange
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.exchanges import Placed
+from warren.engine_view.refs import ChannelRef, ConnectionRef, QueueRef
 from warren.mgmt_plugin.metrics.exposition import COUNTER, GAUGE, Metric, escape
-from warren.mgmt_plugin.metrics.statistics import channel_row
-from warren.mgmt_plugin.names import channel_name, connection_name
-from warren.mgmt_plugin.resources.queues import consumer_capacity, head_timestamp
-from warren.queues.queue import Queue
 
 Item = TypeVar("Item")
 Row = tuple[float | None, ...]
@@ -37,74 +33,25 @@ class Family(Generic[Item]):
 
     name: str
     metrics: tuple[Metric, ...]
-    row: Callable[[Item], Row]
-    label: Callable[[Item], str]
+    rows: Callable[[EngineView, list[Item]], Sequence[Row]]
+    labels: Callable[[EngineView, list[Item]], list[str]]
     is_cluster: bool = False
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 
-def queue_label(queue: Queue) -> str:
-    """Return the labels of a queue."""
-    return f'{{vhost="{escape(queue.vhost_name)}",queue="{escape(queue.name)}"}}'
+def queue_labels(view: EngineView, queues: list[QueueRef]) -> list[str]:
+    """Return the labels of some queues."""
+    return [f'{{vhost="{escape(vhost)}",queue="{escape(name)}"}}' for vhost, name in view.queues.names(queues)]
 
 
-def _arrival_label(queue: Queue) -> str:
-    return f'{{queue_vhost="{escape(queue.vhost_name)}",queue="{escape(queue.name)}"}}'
-
-
-def _lengths(queue: Queue) -> Row:
-    ready, unacked = int(queue.ready_count), int(queue.unacked_count)
-    return ready, unacked, int(queue.message_count)
-
-
-def _consumers(queue: Queue) -> Row:
-    return (len(queue.consumers),)
-
-
-def _details(queue: Queue) -> Row:
-    capacity = consumer_capacity(queue)
-    ready, unacked, message_bytes = int(queue.ready_count), int(queue.unacked_count), int(queue.message_bytes)
-    on_disk, on_disk_bytes = (queue.ready.paged_out_count(), queue.ready.paged_out_bytes()) if ready else (0, 0)
-    return (
-        len(queue.consumers),
-        capacity,
-        capacity,
-        queue.ready.memory_bytes() if ready else 0,
-        int(queue.message_count) - on_disk,
-        ready - on_disk,
-        unacked,
-        message_bytes - on_disk_bytes,
-        on_disk,
-        on_disk_bytes,
-        *queue.persistent(),
-        message_bytes,
-        int(queue.ready_bytes),
-        int(queue.unacked_bytes),
-        head_timestamp(queue),
-    )
-
-
-def queue_deliveries(queue: Queue) -> tuple[int, ...]:
-    """Return get with and without ack, deliver with and without ack, redelivered, acked, and get of nothing."""
-    return (
-        int(queue.got),
-        int(queue.got_no_ack),
-        int(queue.delivered),
-        int(queue.delivered_no_ack),
-        int(queue.redelivered),
-        int(queue.acked),
-        int(queue.got_empty),
-    )
-
-
-def _arrivals(queue: Queue) -> Row:
-    return (int(queue.counts().publish),)
+def _arrival_labels(view: EngineView, queues: list[QueueRef]) -> list[str]:
+    return [f'{{queue_vhost="{escape(vhost)}",queue="{escape(name)}"}}' for vhost, name in view.queues.names(queues)]
 
 
 def delivery_metrics(prefix: str, of: str) -> tuple[Metric, ...]:
-    """Return the metrics of deliveries, in the order of `queue_deliveries`."""
+    """Return the metrics of deliveries, in the order of `Queues.deliveries`."""
     return (
         Metric(f"{prefix}_get_ack_total", COUNTER, f"Messages got with basic.get {of}, to be acknowledged"),
         Metric(f"{prefix}_get_total", COUNTER, f"Messages got with basic.get {of}, without acknowledgement"),
@@ -146,8 +93,12 @@ ARRIVALS: Final = Metric(
     "queue_messages_published_total", COUNTER, "Messages published into queues, once for each queue"
 )
 
-QUEUE_COARSE: Final = Family("queue_coarse_metrics", LENGTHS, _lengths, queue_label)
-QUEUE_CONSUMERS: Final = Family("queue_consumer_count", (CONSUMERS,), _consumers, queue_label)
+QUEUE_COARSE: Final = Family(
+    "queue_coarse_metrics", LENGTHS, lambda view, queues: view.queues.lengths(queues), queue_labels
+)
+QUEUE_CONSUMERS: Final = Family(
+    "queue_consumer_count", (CONSUMERS,), lambda view, queues: view.queues.consumer_counts(queues), queue_labels
+)
 QUEUE_METRICS: Final = Family(
     "queue_metrics",
     (
@@ -161,20 +112,25 @@ QUEUE_METRICS: Final = Family(
         *BYTES,
         Metric("queue_head_message_timestamp", GAUGE, "Property timestamp of the first message, in seconds"),
     ),
-    _details,
-    queue_label,
+    lambda view, queues: view.queues.details(queues),
+    queue_labels,
 )
-QUEUE_DELIVERY: Final[Family[Queue]] = Family(
-    "queue_delivery_metrics", delivery_metrics("queue", "from a queue"), queue_deliveries, queue_label
+QUEUE_DELIVERY: Final[Family[QueueRef]] = Family(
+    "queue_delivery_metrics",
+    delivery_metrics("queue", "from a queue"),
+    lambda view, queues: view.queues.deliveries(queues),
+    queue_labels,
 )
 QUEUE_EXCHANGE: Final = Family(
     "queue_exchange_metrics",
     (Metric("queue_exchange_messages_published_total", COUNTER, "Messages published into a queue"),),
-    _arrivals,
-    _arrival_label,
+    lambda view, queues: view.queues.arrivals(queues),
+    _arrival_labels,
 )
-QUEUE_ARRIVALS: Final = Family("channel_queue_exchange_metrics", (ARRIVALS,), _arrivals, _arrival_label)
-QUEUE_FAMILIES: Final[tuple[Family[Queue], ...]] = (
+QUEUE_ARRIVALS: Final = Family(
+    "channel_queue_exchange_metrics", (ARRIVALS,), lambda view, queues: view.queues.arrivals(queues), _arrival_labels
+)
+QUEUE_FAMILIES: Final[tuple[Family[QueueRef], ...]] = (
     QUEUE_COARSE,
     QUEUE_CONSUMERS,
     QUEUE_METRICS,
@@ -186,36 +142,49 @@ QUEUE_FAMILIES: Final[tuple[Family[Queue], ...]] = (
 
 # --- exchanges --------------------------------------------------------------------------------------------------------
 
-VhostExchange = tuple[str, Exchange]
+
+def _exchange_labels(view: EngineView, of: list[Placed]) -> list[str]:
+    names = view.exchanges.names([exchange for _, exchange in of])
+    return [
+        f'{{vhost="{escape(vhost)}",exchange="{escape(name)}"}}'
+        for (vhost, _), (name, _) in zip(of, names, strict=True)
+    ]
 
 
-def _exchange_label(of: VhostExchange) -> str:
-    return f'{{vhost="{escape(of[0])}",exchange="{escape(of[1].name)}"}}'
+def _typed_labels(view: EngineView, of: list[Placed]) -> list[str]:
+    names = view.exchanges.names([exchange for _, exchange in of])
+    return [
+        f'{{vhost="{escape(vhost)}",exchange="{escape(name)}",type="{escape(kind)}"}}'
+        for (vhost, _), (name, kind) in zip(of, names, strict=True)
+    ]
 
 
-def _typed_label(of: VhostExchange) -> str:
-    vhost, exchange = of
-    return f'{{vhost="{escape(vhost)}",exchange="{escape(exchange.name)}",type="{escape(exchange.type_name)}"}}'
+def _exchange_publishes(view: EngineView, of: list[Placed]) -> list[Row]:
+    return [row[:1] for row in view.exchanges.counters([exchange for _, exchange in of])]
 
 
-EXCHANGE_METRICS: Final[Family[VhostExchange]] = Family(
+def _exchange_bindings(view: EngineView, of: list[Placed]) -> list[Row]:
+    return [(count,) for count in view.exchanges.binding_counts([exchange for _, exchange in of])]
+
+
+EXCHANGE_METRICS: Final[Family[Placed]] = Family(
     "exchange_metrics",
     (Metric("exchange_messages_published_total", COUNTER, "Messages published to an exchange"),),
-    lambda of: (int(of[1].published_in),),
-    _exchange_label,
+    _exchange_publishes,
+    _exchange_labels,
 )
-EXCHANGE_BINDINGS: Final[Family[VhostExchange]] = Family(
+EXCHANGE_BINDINGS: Final[Family[Placed]] = Family(
     "exchange_bindings",
     (Metric("exchange_bindings", GAUGE, "Bindings of which an exchange is the source"),),
-    lambda of: (len(of[1].bindings),),
-    _typed_label,
+    _exchange_bindings,
+    _typed_labels,
     is_cluster=True,
 )
-EXCHANGE_NAMES: Final[Family[VhostExchange]] = Family(
+EXCHANGE_NAMES: Final[Family[Placed]] = Family(
     "exchange_names",
     (Metric("exchange_name", GAUGE, "1 for each exchange there is"),),
-    lambda of: (1,),
-    _typed_label,
+    lambda view, of: [(1,)] * len(of),
+    _typed_labels,
     is_cluster=True,
 )
 EXCHANGE_FAMILIES: Final = (EXCHANGE_METRICS, EXCHANGE_BINDINGS, EXCHANGE_NAMES)
@@ -224,37 +193,26 @@ EXCHANGE_FAMILIES: Final = (EXCHANGE_METRICS, EXCHANGE_BINDINGS, EXCHANGE_NAMES)
 # --- channels ---------------------------------------------------------------------------------------------------------
 
 
-def _channel_label(channel: Session) -> str:
-    return f'{{channel="{escape(channel_name(channel))}"}}'
+def _channel_labels(view: EngineView, channels: list[ChannelRef]) -> list[str]:
+    return [f'{{channel="{escape(name)}"}}' for name, _ in view.connections.channel_names(channels)]
 
 
-def _channel_vhost_label(channel: Session) -> str:
-    return f'{{channel="{escape(channel_name(channel))}",vhost="{escape(channel.connection.vhost_name)}"}}'
+def _channel_vhost_labels(view: EngineView, channels: list[ChannelRef]) -> list[str]:
+    names = view.connections.channel_names(channels)
+    return [f'{{channel="{escape(name)}",vhost="{escape(vhost)}"}}' for name, vhost in names]
 
 
-def channel_state(channel: Session) -> tuple[int, ...]:
-    """Return the values of `CHANNEL_STATE` for one channel."""
-    ledger = channel.ledger
-    publishes, acks = channel.uncommitted()
-    return (
-        len(ledger.consumers),
-        int(ledger.unacked_count),
-        channel.unconfirmed_count(),
-        publishes,
-        acks,
-        int(channel.prefetch),
-        int(ledger.prefetch),
-    )
+def _channel_publishes(view: EngineView, channels: list[ChannelRef]) -> list[Row]:
+    return [row[:4] for row in view.connections.channel_counters(channels)]
 
 
-def _channel_publishes(channel: Session) -> Row:
-    publish, confirm, returned, dropped, *_ = channel_row(channel)
-    return publish, confirm, returned, dropped
-
-
-def _channel_deliveries(channel: Session) -> Row:
-    *_, deliver, deliver_no_ack, get, get_no_ack, get_empty, redeliver, ack, _ = channel_row(channel)
-    return get, get_no_ack, deliver, deliver_no_ack, redeliver, ack, get_empty
+def _channel_deliveries(view: EngineView, channels: list[ChannelRef]) -> list[Row]:
+    return [
+        (get, get_no_ack, deliver, deliver_no_ack, redeliver, ack, get_empty)
+        for *_, deliver, deliver_no_ack, get, get_no_ack, get_empty, redeliver, ack, _ in (
+            view.connections.channel_counters(channels)
+        )
+    ]
 
 
 CHANNEL_STATE: Final = (
@@ -273,18 +231,23 @@ CHANNEL_PUBLISHES: Final = (
     Metric("channel_messages_unroutable_dropped_total", COUNTER, "Messages that no queue took, dropped"),
 )
 CHANNEL_DELIVERIES: Final = delivery_metrics("channel", "on channels")
-CHANNEL_FAMILIES: Final[tuple[Family[Session], ...]] = (
-    Family("channel_metrics", CHANNEL_STATE, channel_state, _channel_label),
-    Family("channel_exchange_metrics", CHANNEL_PUBLISHES, _channel_publishes, _channel_vhost_label),
-    Family("channel_queue_metrics", CHANNEL_DELIVERIES, _channel_deliveries, _channel_vhost_label),
+CHANNEL_FAMILIES: Final[tuple[Family[ChannelRef], ...]] = (
+    Family(
+        "channel_metrics",
+        CHANNEL_STATE,
+        lambda view, channels: view.connections.channel_states(channels),
+        _channel_labels,
+    ),
+    Family("channel_exchange_metrics", CHANNEL_PUBLISHES, _channel_publishes, _channel_vhost_labels),
+    Family("channel_queue_metrics", CHANNEL_DELIVERIES, _channel_deliveries, _channel_vhost_labels),
 )
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
 
 
-def _connection_label(connection: Peer) -> str:
-    return f'{{connection="{escape(connection_name(connection))}"}}'
+def _connection_labels(view: EngineView, connections: list[ConnectionRef]) -> list[str]:
+    return [f'{{connection="{escape(name)}"}}' for name in view.connections.names(connections)]
 
 
 CONNECTION_BYTES: Final = (
@@ -292,12 +255,12 @@ CONNECTION_BYTES: Final = (
     Metric("connection_outgoing_bytes_total", COUNTER, "Bytes sent to clients"),
 )
 CONNECTION_CHANNELS: Final = Metric("connection_channels", GAUGE, "Channels of connections")
-CONNECTION_FAMILIES: Final[tuple[Family[Peer], ...]] = (
+CONNECTION_FAMILIES: Final[tuple[Family[ConnectionRef], ...]] = (
     Family(
         "connection_coarse_metrics",
         CONNECTION_BYTES,
-        lambda each: (int(each.received_bytes), int(each.outbox.sent_bytes)),
-        _connection_label,
+        lambda view, connections: view.connections.counters(connections),
+        _connection_labels,
     ),
     Family(
         "connection_metrics",
@@ -306,7 +269,7 @@ CONNECTION_FAMILIES: Final[tuple[Family[Peer], ...]] = (
             Metric("connection_outgoing_packets_total", COUNTER, "Writes to the socket that took something"),
             CONNECTION_CHANNELS,
         ),
-        lambda each: (int(each.received_reads), int(each.outbox.sent_writes), len(each.channels)),
-        _connection_label,
+        lambda view, connections: view.connections.socket_counters(connections),
+        _connection_labels,
     ),
 )

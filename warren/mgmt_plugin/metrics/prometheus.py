@@ -43,8 +43,10 @@ import msgspec
 import trio
 
 from warren import __version__
-from warren.channels.peer import Peer
-from warren.channels.session import Session
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.exchanges import Placed
+from warren.engine_view.refs import ChannelRef, ConnectionRef, QueueRef
+from warren.engine_view.totals import Totals, chunks
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError, HttpTraffic, Request, Response
 from warren.mgmt_plugin.metrics.election import election_metrics
@@ -76,19 +78,15 @@ from warren.mgmt_plugin.metrics.families import (
     QUEUE_FAMILIES,
     QUEUE_METRICS,
     Family,
-    VhostExchange,
 )
 from warren.mgmt_plugin.metrics.lake import lake_metrics
-from warren.mgmt_plugin.metrics.totals import GoneQueues, Totals, chunks, walk
-from warren.mgmt_plugin.names import cluster_id, node_name
+from warren.mgmt_plugin.names import cluster_id
 from warren.mgmt_plugin.operators import Doorkeeper
 from warren.mgmt_plugin.resources.linked import Links, NoLinks
 from warren.mgmt_plugin.resources.overview import PRODUCT, RABBITMQ_VERSION
 from warren.mgmt_plugin.routes import QUERY_FIELDS_MAX, Access, Call, Handlers, Route, bad_request, not_found
 from warren.queues.arguments import CLASSIC, LONG_TYPES, QUORUM
 from warren.queues.counters import AT_LEAST_ONCE, SIZE_BOUNDS, MessageCounts
-from warren.queues.damage import damaged_messages
-from warren.queues.queue import Queue
 from warren.server.cyclic_collector import full_collections
 from warren.server.descriptors import OPEN_DESCRIPTORS, told_open
 from warren.server.engine_build import engine_is_compiled
@@ -126,11 +124,9 @@ class Metrics:
     ) -> None:
         self._links: Links = NoLinks() if links is None else links
         self._management = management
-        self._broker = management.broker
+        self._view = management.view
         self._doorkeeper = doorkeeper
         self._traffic = traffic
-        self._gone = GoneQueues()
-        management.broker.watchers.add(self._gone)
         self._totals = Totals()
         self._totals_from_s = float("-inf")
         self._walking = trio.Lock()
@@ -160,7 +156,7 @@ class Metrics:
             _write(page, RABBITMQ, await self._memory())
         else:
             choice = Choice(request.query) if endpoint == "detailed" else None
-            columns = _Columns(page, request.hold)
+            columns = _Columns(self._view, page, request.hold)
             async with self._writing:
                 if choice is None:
                     await self._write_per_object(page, columns)
@@ -172,14 +168,14 @@ class Metrics:
 
     async def _write_aggregated(self, page: Page) -> None:
         totals = await self._recent_totals()
-        counts = self._broker.totals()
+        counts = self._view.counts()
         await self._write_node(page, RABBITMQ)
         _write(page, RABBITMQ, self._sums(totals, counts))
         self._write_common(page, totals, counts)
 
     async def _write_per_object(self, page: Page, columns: _Columns) -> None:
         totals = await self._recent_totals()
-        counts = self._broker.totals()
+        counts = self._view.counts()
         await self._write_node(page, RABBITMQ)
         queues = (QUEUE_COARSE, QUEUE_METRICS, QUEUE_DELIVERY, QUEUE_ARRIVALS)
         await columns.add(RABBITMQ, queues, self._queues(None))
@@ -202,7 +198,7 @@ class Metrics:
         if queues:
             found = self._queues(choice.vhosts)
             if choice.queues:
-                found = await choice.matching(found)
+                found = await choice.matching(self._view, found)
             await columns.add(prefix, queues, found)
         exchanges = [family for family in EXCHANGE_FAMILIES if family.name in wanted]
         if exchanges:
@@ -215,7 +211,7 @@ class Metrics:
             await columns.add(prefix, connections, self._connections(choice.vhosts))
         if "vhost_status" in wanted:
             metric = Metric("vhost_status", GAUGE, "1 for each vhost that runs")
-            names = [name for name in self._broker.vhosts if choice.vhosts is None or name in choice.vhosts]
+            names = [name for name in self._view.vhosts if choice.vhosts is None or name in choice.vhosts]
             page.samples(RABBITMQ + CLUSTER, metric, [(labels(("vhost", name)), 1) for name in names])
 
     async def _write_node(self, page: Page, prefix: str) -> None:
@@ -228,7 +224,7 @@ class Metrics:
         _write(page, RABBITMQ, self._objects(totals))
         _write(page, RABBITMQ, self._global(totals, counts))
         metric = Metric("message_size_bytes", "histogram", "Bodies of the messages received from publishers")
-        buckets = self._broker.size_buckets(counts)
+        buckets = self._view.size_buckets(counts)
         page.histogram(RABBITMQ, metric, SIZE_BOUNDS, buckets, int(counts.published_bytes), PROTOCOL)
         self._write_own(page, totals)
 
@@ -237,36 +233,37 @@ class Metrics:
     async def _recent_totals(self) -> Totals:
         async with self._walking:
             if time.monotonic() - self._totals_from_s >= TOTALS_S:
-                self._totals = await walk(self._broker, self._gone)
+                for totals in self._view.walk():
+                    await give_way()
+                    if totals is not None:
+                        self._totals = totals
                 self._totals_from_s = time.monotonic()
             return self._totals
 
-    def _queues(self, vhosts: set[str] | None) -> list[Queue]:
-        chosen = [vhost for name, vhost in self._broker.vhosts.items() if vhosts is None or name in vhosts]
-        return [queue for vhost in chosen for queue in vhost.queues.values()]
+    def _chosen(self, vhosts: set[str] | None) -> list[str]:
+        return [name for name in self._view.vhosts if vhosts is None or name in vhosts]
 
-    def _exchanges(self, vhosts: set[str] | None) -> list[VhostExchange]:
-        chosen = [vhost for name, vhost in self._broker.vhosts.items() if vhosts is None or name in vhosts]
-        return [(vhost.name, exchange) for vhost in chosen for exchange in vhost.exchanges.values()]
+    def _queues(self, vhosts: set[str] | None) -> list[QueueRef]:
+        return [queue for vhost in self._chosen(vhosts) for queue in self._view.queues.in_vhost(vhost)]
 
-    def _connections(self, vhosts: set[str] | None) -> list[Peer]:
-        return [
-            connection
-            for connection in self._broker.connections.values()
-            if not connection.is_direct and connection.is_known and (vhosts is None or connection.vhost_name in vhosts)
-        ]
+    def _exchanges(self, vhosts: set[str] | None) -> list[Placed]:
+        return [(vhost, each) for vhost in self._chosen(vhosts) for each in self._view.exchanges.in_vhost(vhost)]
 
-    async def _channels(self, vhosts: set[str] | None) -> list[Session]:
-        found: list[Session] = []
+    def _connections(self, vhosts: set[str] | None) -> list[ConnectionRef]:
+        found = self._view.connections.known()
+        return found if vhosts is None else [each for each in found if self._view.connections.vhost(each) in vhosts]
+
+    async def _channels(self, vhosts: set[str] | None) -> list[ChannelRef]:
+        found: list[ChannelRef] = []
         for connection in self._connections(vhosts):
-            found += [channel for channel in connection.channels.values() if isinstance(channel, Session)]
+            found += self._view.connections.channels(connection)
             await give_way()
         return found
 
     # --- the node ---------------------------------------------------------------------------------------------------
 
     def _identity(self, endpoint: str) -> Rows:
-        broker = self._broker
+        view = self._view
         build = labels(
             ("rabbitmq_version", RABBITMQ_VERSION),
             ("prometheus_plugin_version", __version__),
@@ -280,25 +277,24 @@ class Metrics:
             [(build, 1)],
         )
         identity = labels(
-            ("rabbitmq_node", node_name(broker)),
-            ("rabbitmq_cluster", broker.cluster_name()),
-            ("rabbitmq_cluster_permanent_id", cluster_id(broker)),
+            ("rabbitmq_node", view.node_name()),
+            ("rabbitmq_cluster", view.cluster_name()),
+            ("rabbitmq_cluster_permanent_id", cluster_id(view)),
             ("rabbitmq_endpoint", endpoint),
         )
         yield Metric("identity_info", UNTYPED, "Names of the node and of the cluster that it is"), [(identity, 1)]
 
     def _alarms(self) -> Rows:
-        broker = self._broker
         for name, what, resource_name in (
             ("alarms_file_descriptor_limit", "file descriptors", ""),
             ("alarms_free_disk_space_watermark", "free disk space", "disk"),
             ("alarms_memory_used_watermark", "memory", "memory"),
         ):
             metric = Metric(name, UNTYPED, f"1 while publishers wait for {what}")
-            yield metric, _one(int(resource_name != "" and broker.has_alarm(resource_name)))
+            yield metric, _one(int(resource_name != "" and self._view.has_alarm(resource_name)))
 
     def _churn(self) -> Rows:
-        churn = self._broker.churn
+        churn = self._view.churn()
         for name, text, value in (
             ("connections_opened_total", "Connections opened", churn.connections_opened),
             ("connections_closed_total", "Connections closed or lost", churn.connections_closed),
@@ -331,7 +327,7 @@ class Metrics:
             (
                 "process_max_tcp_sockets",
                 "How many connections are accepted",
-                int(management.broker.limits.connections_max),
+                self._view.connections_max(),
             ),
             ("resident_memory_limit_bytes", "Memory above which publishers wait", management.memory_limit_bytes),
             (
@@ -360,7 +356,7 @@ class Metrics:
             yield Metric(name, COUNTER, text), _one(value)
 
     def _attempts(self) -> Rows:
-        churn, doorkeeper = self._broker.churn, self._doorkeeper
+        churn, doorkeeper = self._view.churn(), self._doorkeeper
         found = (
             ("http", doorkeeper.succeeded, doorkeeper.failed),
             ("amqp091", churn.logins_accepted, churn.logins_refused),
@@ -419,12 +415,12 @@ class Metrics:
             yield metric, _one(int(value))
 
     def _open_channels(self) -> int:
-        churn = self._broker.churn
+        churn = self._view.churn()
         return churn.channels_opened - churn.channels_closed
 
     def _objects(self, totals: Totals) -> Rows:
         for name, text, value in (
-            ("connections", "Open connections", int(self._broker.open_connections)),
+            ("connections", "Open connections", self._view.open_connections()),
             ("channels", "Open channels", self._open_channels()),
             ("consumers", "Consumers", totals.consumers),
             ("queues", "Queues", totals.queues),
@@ -449,7 +445,7 @@ class Metrics:
         yield from self._global_deaths()
 
     def _global_deaths(self) -> Rows:
-        deaths = self._broker.deaths.counts
+        deaths = self._view.deaths()
         of = {
             (is_quorum, strategy): labels(
                 ("queue_type", LONG_TYPES[QUORUM if is_quorum else CLASSIC]), ("dead_letter_strategy", strategy)
@@ -462,18 +458,17 @@ class Metrics:
             ("rejected", "Messages rejected without requeue"),
             ("delivery_limit", "Messages delivered in vain too often"),
         ):
-            rows = [(of[key], int(getattr(each, reason))) for key, each in deaths.items()]
+            rows = [(of[key], each[reason]) for key, each in deaths.items()]
             yield Metric(f"global_messages_dead_lettered_{reason}_total", COUNTER, text), rows
         metric = Metric("global_messages_dead_lettered_confirmed_total", COUNTER, "Dead letters taken by their queues")
-        yield metric, [(of[key], int(each.confirmed)) for key, each in deaths.items() if key[1] == AT_LEAST_ONCE]
+        yield metric, [(of[key], each["confirmed"]) for key, each in deaths.items() if key[1] == AT_LEAST_ONCE]
 
     async def _memory(self) -> Rows:
         used = resident_bytes()
         totals = await self._recent_totals()
-        log = self._broker.log
         parts = {
-            "queue_messages": int(log.resident_bytes),
-            "connection_readers": int(self._broker.shared.inbound.held_bytes),
+            "queue_messages": self._view.log().resident_bytes,
+            "connection_readers": self._view.inbound().held_bytes,
             "connection_writers": totals.waiting_bytes,
         }
         parts["other_system"] = max(0, used - sum(parts.values()))
@@ -516,21 +511,21 @@ class Metrics:
         )
 
     def _store(self) -> Rows:
-        messages, log = self._management.messages, self._broker.log
-        segments = log.segments.segments
+        messages, log = self._management.messages, self._view.log()
+        segments = self._view.segments()
         for name, kind, text, value in (
             ("segments", GAUGE, "Files of the message log", len(segments)),
-            ("bytes", GAUGE, "Their size", sum(int(each.capacity) for each in segments)),
-            ("live_bytes", GAUGE, "What is still needed of them", sum(int(each.live_bytes) for each in segments)),
-            ("resident_bytes", GAUGE, "Memory of the messages of all queues", int(log.resident_bytes)),
-            ("resident_limit_bytes", GAUGE, "Above, stored messages leave memory", int(log.memory_bytes)),
+            ("bytes", GAUGE, "Their size", sum(each.bytes for each in segments)),
+            ("live_bytes", GAUGE, "What is still needed of them", sum(each.live_bytes for each in segments)),
+            ("resident_bytes", GAUGE, "Memory of the messages of all queues", log.resident_bytes),
+            ("resident_limit_bytes", GAUGE, "Above, stored messages leave memory", log.memory_bytes),
             (
                 "unsynced_bytes",
                 GAUGE,
                 "Written, or to be written, and not yet synced",
-                int(log.next_lsn - log.durable_lsn),
+                log.next_lsn - log.durable_lsn,
             ),
-            ("recovery_bytes", GAUGE, "Log behind the last checkpoint", int(log.next_lsn - log.checkpoints.lsn)),
+            ("recovery_bytes", GAUGE, "Log behind the last checkpoint", log.next_lsn - log.checkpoint_lsn),
             ("trouble", GAUGE, "1 while the disk is full or has failed", int(messages.trouble() != "")),
             ("batches_total", COUNTER, "Batches written or synced", messages.batches),
             ("written_bytes_total", COUNTER, "Bytes written", messages.written_bytes),
@@ -539,7 +534,7 @@ class Metrics:
             ("reads_total", COUNTER, "Reads of what is on disk only", messages.reads),
             ("failed_reads_total", COUNTER, "Reads that the disk answered with an error", messages.failed_reads()),
             ("waiting_reads", GAUGE, "Reads that fail now, and are repeated", len(messages.unread())),
-            ("damaged_messages", GAUGE, "Messages known to be damaged on disk", damaged_messages(log)),
+            ("damaged_messages", GAUGE, "Messages known to be damaged on disk", self._view.damaged_messages()),
             ("checkpoints_total", COUNTER, "Checkpoints written", messages.checkpoints),
             ("compacted_segments_total", COUNTER, "Files emptied by compaction", messages.compacted_segments()),
             ("compaction_moved_bytes_total", COUNTER, "Bytes copied for that", messages.moved_bytes()),
@@ -557,18 +552,18 @@ class Metrics:
 
     def _reactor(self, totals: Totals) -> Rows:
         reactor = self._management.reactor
-        inbound = self._broker.shared.inbound
+        inbound = self._view.inbound()
         for name, kind, text, value in (
             ("connections", GAUGE, "Sockets of clients, logged in or not", reactor.connection_count()),
             ("waiting_bytes", GAUGE, "Written for clients and not yet taken by them", totals.waiting_bytes),
-            ("inbound_bytes", GAUGE, "Bodies received in part", int(inbound.held_bytes)),
-            ("inbound_limit_bytes", GAUGE, "From where their connections take turns", int(inbound.max_bytes)),
-            ("inbound_waiting_connections", GAUGE, "Connections that wait for their turn", len(inbound.waiting)),
+            ("inbound_bytes", GAUGE, "Bodies received in part", inbound.held_bytes),
+            ("inbound_limit_bytes", GAUGE, "From where their connections take turns", inbound.max_bytes),
+            ("inbound_waiting_connections", GAUGE, "Connections that wait for their turn", inbound.waiting),
             ("crashes_total", COUNTER, "Connections ended by a defect of the broker", reactor.crashes),
         ):
             yield Metric(f"reactor_{name}", kind, text), _one(value)
         dropped = Metric("mqtt_dropped_total", COUNTER, "Messages of QoS 0 for clients that did not read in time")
-        yield dropped, _one(self._broker.churn.dropped_qos_0)
+        yield dropped, _one(self._view.churn().dropped_qos_0)
         held = Metric("links_held", GAUGE, "1 while shovels, federation links and tables are held")
         yield held, _one(int(self._management.held_links.reason != ""))
         by_protocol = [(labels(("protocol", name)), count) for name, count in sorted(totals.protocols.items())]
@@ -693,11 +688,12 @@ class Choice:
                     raise bad_request("the patterns for the names of queues are too large together")
                 self.queues.append(pattern)
 
-    async def matching(self, queues: Iterable[Queue]) -> list[Queue]:
+    async def matching(self, view: EngineView, queues: Iterable[QueueRef]) -> list[QueueRef]:
         """Return those whose name one of the patterns is found in."""
-        found: list[Queue] = []
+        found: list[QueueRef] = []
         for queue in queues:
-            if any(pattern.matches(queue.name) for pattern in self.queues):
+            name = view.queues.name(queue)
+            if any(pattern.matches(name) for pattern in self.queues):
                 found.append(queue)
             await give_way()
         return found
@@ -715,7 +711,8 @@ def _write(page: Page, prefix: str, rows: Rows) -> None:
 class _Columns:
     """Gathers families of single objects: of each object labels and values, whose text is made when it is sent."""
 
-    def __init__(self, page: Page, hold: Callable[[int], None]) -> None:
+    def __init__(self, view: EngineView, page: Page, hold: Callable[[int], None]) -> None:
+        self._view = view
         self._page = page
         self._hold = hold
         self._size = 0  # of the text of the page
@@ -729,27 +726,30 @@ class _Columns:
         columns = [(family, metric) for family in families for metric in family.metrics]
         names = [(RABBITMQ + CLUSTER if family.is_cluster else prefix) + metric.name for family, metric in columns]
         values: list[list[float | None]] = [[] for _ in columns]
-        labels_by: dict[Callable[[Item], str], list[str]] = {family.label: [] for family in families}
+        view = self._view
+        labels_by: dict[Callable[[EngineView, list[Item]], list[str]], list[str]] = {
+            family.labels: [] for family in families
+        }
         name_bytes = sum(map(len, names))
         for chunk in chunks(items):
-            sizes: dict[Callable[[Item], str], int] = {}
+            sizes: dict[Callable[[EngineView, list[Item]], list[str]], int] = {}
             for label, of in labels_by.items():
-                more = [label(item) for item in chunk]
+                more = label(view, chunk)
                 sizes[label] = sum(map(len, more))
                 of += more
             at = 0
             for family in families:
-                for column in zip(*[family.row(item) for item in chunk], strict=True):
+                for column in zip(*family.rows(view, chunk), strict=True):
                     values[at] += column
                     at += 1
-                self._size += sizes[family.label] * len(family.metrics)
+                self._size += sizes[family.labels] * len(family.metrics)
             self._size += (name_bytes + LEAST_VALUE_BYTES * len(columns)) * len(chunk)
             if self._size > PAGE_BYTES_MAX:
                 raise HttpError(503, "too_large", "there is too much for one page: choose families, vhosts or queues")
             self._hold(sum(sizes.values()) + (LABEL_BYTES * len(sizes) + VALUE_BYTES * len(columns)) * len(chunk))
             await give_way()
         for name, (family, metric), gathered in zip(names, columns, values, strict=True):
-            self._page.column(name, metric, labels_by[family.label], gathered)
+            self._page.column(name, metric, labels_by[family.labels], gathered)
 
 
 def _global_deliveries(totals: Totals) -> Rows:

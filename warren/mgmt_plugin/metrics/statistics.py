@@ -20,21 +20,23 @@ from typing import Any, Final
 
 import trio
 
-from warren.channels.broker import Broker
-from warren.channels.peer import Peer
-from warren.channels.session import Session
-from warren.exchanges.activity import changed_exchanges
-from warren.exchanges.exchange import Exchange
+from warren.engine_view.counters import (
+    CHANNEL_STATS,
+    CONNECTION_FIELDS,
+    EXCHANGE_STATS,
+    LENGTHS,
+    QUEUE_FIELDS,
+    Lengths,
+    message_stats,
+)
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import ConnectionRef, QueueRef
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import PAGE_SIZE_MAX
 from warren.mgmt_plugin.metrics.history import STEP_S, Clock, Series
-from warren.queues.activity import Lengths, changed_queues
 from warren.queues.counters import MessageCounts, Sums
-from warren.queues.queue import Queue
 from warren.server.beats import beat_after
-from warren.vhosts.topology_watcher import TopologyWatcher
-from warren.vhosts.virtual_host import VirtualHost
 
 KEPT_MAX: Final = 2000
 # Of each field, in all items of a list together; but so many of each item.
@@ -44,12 +46,6 @@ REST_TICKS: Final = 12
 # The memory of a series besides its rows, and of an entry for an object; about.
 SERIES_BYTES: Final = 1000
 ROW_BYTES: Final = 120
-LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
-DELIVERY: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack", "deliver_get")
-QUEUE_STATS: Final = ("publish", *DELIVERY)
-CHANNEL_STATS: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable", *DELIVERY)
-EXCHANGE_STATS: Final = ("publish_in", "publish_out")
-CONNECTION_FIELDS: Final = ("recv_oct", "send_oct")
 CHURN: Final = (
     "connection_created",
     "connection_closed",
@@ -59,7 +55,6 @@ CHURN: Final = (
     "queue_created",
     "queue_deleted",
 )
-QUEUE_FIELDS: Final = (*LENGTHS, *QUEUE_STATS)
 TOTAL_FIELDS: Final = (*LENGTHS, *CHANNEL_STATS, *CONNECTION_FIELDS)
 BROKER_FIELDS: Final = (*TOTAL_FIELDS, *CHURN)
 # Shared by all in which nothing has happened yet.
@@ -119,80 +114,25 @@ RANGE_QUERY: Final = tuple(
 )
 
 
-def queue_row(queue: Queue) -> tuple[int, ...]:
-    """Return `QUEUE_FIELDS` of a queue now."""
-    counts = queue.counts()
-    ready, unacked = int(queue.ready_count), int(queue.unacked_count)
-    return (int(queue.message_count), ready, unacked, int(counts.publish), *_delivery(counts))
-
-
-def channel_row(channel: Session) -> tuple[int, ...]:
-    """Return `CHANNEL_STATS` of a channel now."""
-    counts = MessageCounts()
-    channel.add_counts(counts)
-    return _stats(counts)
-
-
-def exchange_row(exchange: Exchange) -> tuple[int, ...]:
-    """Return `EXCHANGE_STATS` of an exchange now."""
-    return (int(exchange.published_in), int(exchange.published_out))
-
-
-def connection_row(connection: Peer) -> tuple[int, ...]:
-    """Return `CONNECTION_FIELDS` of a connection now."""
-    return (int(connection.received_bytes), int(connection.outbox.sent_bytes))
-
-
-def _stats(counts: MessageCounts) -> tuple[int, ...]:
-    unroutable = (int(counts.return_unroutable), int(counts.drop_unroutable))
-    return (int(counts.publish), int(counts.confirm), *unroutable, *_delivery(counts))
-
-
-def _delivery(counts: MessageCounts) -> tuple[int, ...]:
-    return (
-        int(counts.deliver),
-        int(counts.deliver_no_ack),
-        int(counts.get),
-        int(counts.get_no_ack),
-        int(counts.get_empty),
-        int(counts.redeliver),
-        int(counts.ack),
-        counts.deliver_get,
-    )
-
-
-class _QueueWatcher(TopologyWatcher):
-    """Hears of queues that are gone."""
-
-    def __init__(self, statistics: Statistics) -> None:
-        self._statistics = statistics
-
-    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
-        self._statistics.forget_queue(queue)
-
-    def queue_let_go(self, queue: Queue) -> None:
-        self._statistics.forget_queue(queue)
-
-
 class Statistics:
     """The past of one broker. `node_row` returns `NODE_FIELDS` of its node now."""
 
-    def __init__(self, broker: Broker, node_row: Callable[[], tuple[int, ...]]) -> None:
+    def __init__(self, view: EngineView, node_row: Callable[[], tuple[int, ...]]) -> None:
         self.node_row = node_row
         self._node_series = Series(NODE_FIELDS, totals=True)
         self.clock = Clock()
-        self._broker = broker
+        self._view = view
         self._kept: OrderedDict[object, Series] = OrderedDict()
         self._seen: dict[object, tuple[int, ...]] = {}  # the last row of everything but queues
         self._again = 0  # how many of these have been seen again in this tick
         self._queue_rows: dict[object, tuple[int, ...]] = {}  # the last row of every queue
-        self._queue_lists: dict[str, list[Queue]] = {}  # of vhosts, as long as no queue goes
+        self._queue_lists: dict[str, list[QueueRef]] = {}  # of vhosts, as long as no queue goes
         self._before: dict[object, tuple[int, ...]] = {}  # the row before, of objects changed in the last tick
         self._octets: dict[str, list[int]] = {}  # received from and sent to all clients of a vhost, ever
         self._changed_ms: dict[object, int] = {}  # when a row was last another one
         self._broker_series = Series(BROKER_FIELDS, totals=True)
         self._vhost_series: dict[str, Series] = {}
-        broker.watchers.add(_QueueWatcher(self))
+        view.queues.watch_gone(self.forget_queue)
 
     async def run(self) -> None:
         """Sample without end."""
@@ -208,14 +148,13 @@ class Statistics:
         clock.tick += 1
         clock.time_ms = int(time.time() * 1000)
         tick = clock.tick
-        broker = self._broker
+        view = self._view
+        queues, exchanges, connections = view.queues, view.exchanges, view.connections
         totals = [0, 0, 0]
         seen: dict[object, tuple[int, ...]] = {}
         changed: dict[object, tuple[int, ...]] = {}
-        for connection in list(broker.connections.values()):
-            if connection.is_direct:
-                continue
-            row = connection_row(connection)
+        for connection in connections.all():
+            row = connections.counters([connection])[0]
             before = self._seen.get(connection)
             rests = before is not None and before == row
             if rests and before is not None:
@@ -224,37 +163,38 @@ class Statistics:
             else:
                 self._count_octets(connection, row)
                 self._take(connection, CONNECTION_FIELDS, row, seen, changed)
-            for channel in list(connection.channels.values()):
-                if isinstance(channel, Session):
-                    channel_before = self._seen.get(channel) if rests else None
-                    if channel_before is not None:
-                        seen[channel] = channel_before
-                        self._again += 1
-                    else:
-                        self._take(channel, CHANNEL_STATS, channel_row(channel), seen, changed)
-                    channel.ledger.waiting_since(broker.now_s)  # how old deliveries are is known to a tick then
-                await give_way()
-        sums = broker.sums()
-        for vhost in list(broker.vhosts.values()):
+            now_s = view.now_s()
+            for channel in connections.channels(connection):
+                channel_before = self._seen.get(channel) if rests else None
+                if channel_before is not None:
+                    seen[channel] = channel_before
+                    self._again += 1
+                else:
+                    self._take(channel, CHANNEL_STATS, connections.channel_counters([channel])[0], seen, changed)
+                connections.note_time(channel, now_s)  # how old deliveries are is known to a tick then
+            await give_way()
+        sums = view.sums()
+        for vhost in list(view.vhosts):
             lengths = Lengths()
-            queues = self._queues_of(vhost)
-            for start in range(0, len(queues), CHUNK):
-                for queue in changed_queues(queues, start, start + CHUNK, lengths):
-                    self._take(queue, QUEUE_FIELDS, queue_row(queue), self._queue_rows, changed)
+            some_queues = self._queues_of(vhost)
+            for start in range(0, len(some_queues), CHUNK):
+                some = queues.changed(some_queues, start, start + CHUNK, lengths)
+                for queue, row in zip(some, queues.counters(some), strict=True):
+                    self._take(queue, QUEUE_FIELDS, row, self._queue_rows, changed)
                 await give_way()
-            exchanges = list(vhost.exchanges.values())
-            for start in range(0, len(exchanges), CHUNK):
-                chunk = exchanges[start : start + CHUNK]
-                active = changed_exchanges(chunk)
+            some_exchanges = exchanges.in_vhost(vhost)
+            for start in range(0, len(some_exchanges), CHUNK):
+                chunk = some_exchanges[start : start + CHUNK]
+                active = exchanges.changed(chunk)
                 # Of those that rest; of the others it follows.
                 seen.update(zip(chunk, map(self._seen.get, chunk, repeat(())), strict=True))
                 self._again += len(chunk) - len(active)
-                for exchange in active:
-                    self._take(exchange, EXCHANGE_STATS, exchange_row(exchange), seen, changed)
+                for exchange, row in zip(active, exchanges.counters(active), strict=True):
+                    self._take(exchange, EXCHANGE_STATS, row, seen, changed)
                 await give_way()
             of_vhost = (int(lengths.messages), int(lengths.ready), int(lengths.unacked))
-            row = self.vhost_row(vhost.name, of_vhost, sums.by_vhost.get(vhost.name, MessageCounts()))
-            self._vhost_series.setdefault(vhost.name, Series(TOTAL_FIELDS, totals=True)).take(tick, row)
+            row = self.vhost_row(vhost, of_vhost, sums.by_vhost.get(vhost, MessageCounts()))
+            self._vhost_series.setdefault(vhost, Series(TOTAL_FIELDS, totals=True)).take(tick, row)
             totals = [before + more for before, more in zip(totals, of_vhost, strict=True)]
         self._broker_series.take(tick, self.broker_row(totals, sums))
         self._node_series.take(tick, self.node_row())
@@ -262,17 +202,17 @@ class Statistics:
         self._before = changed
         self._forget_gone(seen)
 
-    def _queues_of(self, vhost: VirtualHost) -> list[Queue]:
+    def _queues_of(self, vhost: str) -> list[QueueRef]:
         """Return the queues of a vhost, the same list until they are others: a copy takes as long as the comparison."""
-        queues = self._queue_lists.get(vhost.name, [])
-        if len(queues) != len(vhost.queues):
-            queues = self._queue_lists[vhost.name] = list(vhost.queues.values())
+        queues = self._queue_lists.get(vhost, [])
+        if len(queues) != self._view.queues.count(vhost):
+            queues = self._queue_lists[vhost] = self._view.queues.in_vhost(vhost)
         return queues
 
-    def _count_octets(self, connection: Peer, row: tuple[int, ...]) -> None:
+    def _count_octets(self, connection: ConnectionRef, row: tuple[int, ...]) -> None:
         """Add the bytes of a connection since the last tick to its vhost, received and sent: sums must not go back."""
         received, sent = self._seen.get(connection, (0, 0))
-        octets = self._octets.setdefault(connection.vhost_name, [0, 0])
+        octets = self._octets.setdefault(self._view.connections.vhost(connection), [0, 0])
         octets[0] += row[0] - received
         octets[1] += row[1] - sent
 
@@ -318,11 +258,12 @@ class Statistics:
 
     def _row_of(self, item: object) -> tuple[int, ...] | None:
         """Return the last row of anything; None: it has no row yet."""
-        return self._queue_rows.get(item) if isinstance(item, Queue) else self._seen.get(item)
+        row = self._queue_rows.get(item)
+        return self._seen.get(item) if row is None else row
 
-    def forget_queue(self, queue: Queue) -> None:
+    def forget_queue(self, vhost: str, queue: QueueRef) -> None:
         """A queue is gone."""
-        self._queue_lists.pop(queue.vhost_name, None)
+        self._queue_lists.pop(vhost, None)
         self._queue_rows.pop(queue, None)
         self._changed_ms.pop(queue, None)
         self._kept.pop(queue, None)
@@ -336,23 +277,23 @@ class Statistics:
         return rested_ms >= REST_TICKS * STEP_S * 1000
 
     def _keep(self, item: object, fields: tuple[str, ...]) -> Series:
-        series = Series(fields, totals=isinstance(item, Queue))
+        series = Series(fields, totals=fields is QUEUE_FIELDS)
         self._kept[item] = series
         if len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)
         return series
 
     def _forget_gone(self, seen: dict[object, tuple[int, ...]]) -> None:
-        for item in [item for item in self._kept if not isinstance(item, Queue) and item not in seen]:
+        for item in [item for item, of in self._kept.items() if of.fields is not QUEUE_FIELDS and item not in seen]:
             del self._kept[item]
         if self._again < len(self._seen):
             for item in self._seen.keys() - seen.keys():
                 self._changed_ms.pop(item, None)
         self._seen = seen
         self._again = 0
-        for name in [name for name in self._vhost_series if name not in self._broker.vhosts]:
+        for name in [name for name in self._vhost_series if name not in self._view.vhosts]:
             del self._vhost_series[name]
-        for name in [name for name in self._octets if name not in self._broker.vhosts]:
+        for name in [name for name in self._octets if name not in self._view.vhosts]:
             del self._octets[name]
 
     def memory_bytes(self) -> int:
@@ -366,16 +307,16 @@ class Statistics:
     def vhost_row(self, name: str, lengths: Sequence[int], counts: MessageCounts | None = None) -> tuple[int, ...]:
         """Return `TOTAL_FIELDS` of a vhost; `counts`, if they are known, are its totals."""
         received, sent = self._octets.get(name, (0, 0))
-        return (*lengths, *_stats(self._broker.totals(name) if counts is None else counts), received, sent)
+        return (*lengths, *message_stats(self._view.counts(name) if counts is None else counts), received, sent)
 
     def broker_row(self, lengths: Sequence[int], sums: Sums | None = None) -> tuple[int, ...]:
         """Return `BROKER_FIELDS`; `sums`, if they are known, are those of the broker."""
-        churn = self._broker.churn
+        churn = self._view.churn()
         if sums is None:
-            sums = self._broker.sums()
+            sums = self._view.sums()
         return (
             *lengths,
-            *_stats(sums.everywhere),
+            *message_stats(sums.everywhere),
             int(sums.received_bytes),
             int(sums.sent_bytes),
             churn.connections_opened,
@@ -389,22 +330,22 @@ class Statistics:
 
     # --- what is shown ------------------------------------------------------------------------------------------------
 
-    def rate(self, item: object, field: str) -> float:
-        """Return a rate of a queue, exchange, channel or connection, per second."""
+    def rate(self, item: object, fields: tuple[str, ...], field: str) -> float:
+        """Return the rate of one of the `fields` of an object, per second."""
         before = self._before.get(item)
         if before is None:
             return 0.0
-        at = _fields_of(item).index(field)
+        at = fields.index(field)
         return (self._last(item)[at] - before[at]) / STEP_S
 
-    def grown(self, queue: Queue, span_s: int) -> int:
-        """Return by how many messages a queue has grown in `span_s`, or as far back as its past is known."""
+    def grown(self, queue: QueueRef, messages: int, span_s: int) -> int:
+        """Return the growth of a queue that has `messages` now over `span_s`, or over all of its known past."""
         series = self._kept.get(queue)
         if series is None or series.is_empty():
             return 0
-        return int(queue.message_count) - int(series.before(self.clock.tick - span_s // STEP_S)[0])
+        return messages - int(series.before(self.clock.tick - span_s // STEP_S)[0])
 
-    def oldest_ms(self, queue: Queue) -> tuple[int, bool]:
+    def oldest_ms(self, queue: QueueRef, messages: int, published: int) -> tuple[int, bool]:
         """Return for how long the oldest message of a queue has been there, and whether it may be longer.
 
         It follows from the counts: as many messages as are there now came after it. Where messages leave out of turn,
@@ -415,21 +356,20 @@ class Statistics:
         if series is None or series.is_empty():
             changed_ms = self._changed_ms.get(queue)
             return (0 if changed_ms is None else max(0, clock.time_ms - changed_ms)), True
-        came_before = int(queue.counts().publish) - int(queue.message_count)
+        came_before = published - messages
         if came_before >= self._last(queue)[QUEUE_FIELDS.index("publish")]:
             return 0, False  # since the last tick
         tick, known = series.tick_above("publish", came_before)
         return max(0, clock.tick - tick) * STEP_S * 1000, not known
 
-    def maybe_arrived_ms(self, queue: Queue, position: int) -> int | None:
-        """Return by when the ready message at `position` from the head had arrived, in ms since the epoch.
+    def maybe_arrived_ms(self, queue: QueueRef, came_before: int) -> int | None:
+        """Return by when the message had arrived before which `came_before` were published, in ms since the epoch.
 
         It follows from the counts, as in `oldest_ms`; None if it was there before the past that is known.
         """
         series = self._kept.get(queue)
         if series is None or series.is_empty():
             return None
-        came_before = int(queue.counts().publish) - int(queue.ready_count) + position
         if came_before >= self._last(queue)[QUEUE_FIELDS.index("publish")]:
             return self.clock.time_ms
         tick, known = series.tick_above("publish", came_before)
@@ -461,14 +401,14 @@ class Statistics:
         """Return the statistics of a vhost; `counts`, if they are known, are its totals."""
         return Shown(self._vhost_series.get(name), self.clock, TOTAL_FIELDS, self.vhost_row(name, lengths, counts))
 
-    def of_vhosts(self, vhosts: Sequence[VirtualHost], lengths: Sequence[int]) -> Shown:
+    def of_vhosts(self, vhosts: Sequence[str], lengths: Sequence[int]) -> Shown:
         """Return the statistics of some vhosts together: sums, and the past only when it is one of them."""
         if len(vhosts) == 1:
-            return self.of_vhost(vhosts[0].name, lengths)
+            return self.of_vhost(vhosts[0], lengths)
         sums = [0] * len(TOTAL_FIELDS)
-        counts = self._broker.sums().by_vhost
+        counts = self._view.counts_by_vhost()
         for vhost in vhosts:
-            row = self.vhost_row(vhost.name, (0, 0, 0), counts[vhost.name])
+            row = self.vhost_row(vhost, (0, 0, 0), counts[vhost])
             sums = [before + more for before, more in zip(sums, row, strict=True)]
         return Shown(None, self.clock, TOTAL_FIELDS, (*lengths, *sums[3:]))
 
@@ -513,11 +453,3 @@ class Shown:
         if any(self.row[self.fields.index(name)] for name in names):
             self.add(stats, names, over)
         return stats
-
-
-def _fields_of(item: object) -> tuple[str, ...]:
-    if isinstance(item, Queue):
-        return QUEUE_FIELDS
-    if isinstance(item, Exchange):
-        return EXCHANGE_STATS
-    return CHANNEL_STATS if isinstance(item, Session) else CONNECTION_FIELDS

@@ -10,13 +10,16 @@ from __future__ import annotations
 from heapq import heappush, heappushpop
 from typing import ClassVar, Final
 
+from msgspec.structs import asdict
+
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.queues import FilledRow
+from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import MANY, Described
 from warren.mgmt_plugin.metrics.statistics import Statistics
 from warren.mgmt_plugin.names import visible_queues
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route
-from warren.queues.queue import Queue
-from warren.streams.stream import Stream
 
 SHOWN: Final = 10
 # A queue grows if it has so many more messages than so long ago, and than a minute ago.
@@ -50,17 +53,19 @@ class _Worst:
 class AttentionHandlers(Handlers):
     """Handlers of what needs attention."""
 
-    def __init__(self, statistics: Statistics) -> None:
+    def __init__(self, view: EngineView, statistics: Statistics) -> None:
+        self._view = view
         self._statistics = statistics
 
     async def show_attention(self, call: Call) -> Described:
-        queues = await visible_queues(call)
+        queues = await visible_queues(call, self._view)
         if len(queues) > MANY:
             await call.request.begin_work()
         growing, unattended, old = _Worst(), _Worst(), _Worst()
         for queue in queues:
-            if queue.message_count > 0 and not queue.deleted and not isinstance(queue, Stream):
-                self._look(queue, growing, unattended, old)
+            filled = self._view.queues.filled(queue)
+            if filled is not None:
+                self._look(queue, filled, growing, unattended, old)
             await give_way()
         return {
             "queues": len(queues),
@@ -69,24 +74,16 @@ class AttentionHandlers(Handlers):
             "old": old.describe(),
         }
 
-    def _look(self, queue: Queue, growing: _Worst, unattended: _Worst, old: _Worst) -> None:
-        statistics = self._statistics
-        grown = statistics.grown(queue, GROWTH_S)
-        oldest_ms, at_least = statistics.oldest_ms(queue)
-        messages = int(queue.message_count)
-        row: Described = {
-            "vhost": queue.vhost_name,
-            "name": queue.name,
-            "messages": messages,
-            "consumers": len(queue.consumers),
-            "paused": queue.paused,
-            "grown": grown,
-            "oldest_ms": oldest_ms,
-            "oldest_at_least": at_least,
-        }
-        if grown >= GROWN_MIN and statistics.grown(queue, LATELY_S) > 0:
+    def _look(self, queue: QueueRef, filled: FilledRow, growing: _Worst, unattended: _Worst, old: _Worst) -> None:
+        statistics, messages = self._statistics, filled.messages
+        grown = statistics.grown(queue, messages, GROWTH_S)
+        oldest_ms, at_least = statistics.oldest_ms(queue, messages, filled.published)
+        row: Described = asdict(filled)
+        del row["published"]
+        row |= {"grown": grown, "oldest_ms": oldest_ms, "oldest_at_least": at_least}
+        if grown >= GROWN_MIN and statistics.grown(queue, messages, LATELY_S) > 0:
             growing.add(grown, row)
-        if not queue.consumers:
+        if not filled.consumers:
             unattended.add(messages, row)
         if oldest_ms >= OLD_MS:
             old.add(oldest_ms, row)

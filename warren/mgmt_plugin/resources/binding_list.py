@@ -8,71 +8,69 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote_plus
 
-from warren.amqp.field_table import EMPTY_TABLE
-from warren.exchanges.binding import Binding
-from warren.exchanges.exchange import Exchange
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import BindingRef, DestinationRef, ExchangeRef
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import MANY, RANK_BYTES, in_order
-from warren.mgmt_plugin.names import sorted_queues
+from warren.mgmt_plugin.names import sorted_queue_refs
 from warren.mgmt_plugin.routes import Call
-from warren.queues.destination import Destination
-from warren.queues.queue import Queue
-from warren.vhosts.virtual_host import VirtualHost
 
-PIECE: Final = 1000
-
-# A vhost's name with one of its bindings, or with a queue: its binding to the default exchange.
-Row = tuple[str, Binding | Queue]
+Row = tuple[str, BindingRef]  # with the name of its vhost
 
 
 class _Section(NamedTuple):
     """The bindings of one exchange, or those of all queues to the default exchange (None), and their number."""
 
-    vhost: VirtualHost
-    source: Exchange | None
+    vhost: str
+    source: ExchangeRef | None
     length: int
 
 
 class BindingList:
     """The bindings of some exchanges. Its length stays what it was at the beginning."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, view: EngineView) -> None:
         self._call = call
+        self._view = view
         self._sections: list[_Section] = []
         self.count = 0
 
-    async def add_vhost(self, vhost: VirtualHost) -> None:
+    async def add_vhost(self, vhost: str) -> None:
         """Add all bindings of a vhost."""
         self.add_queues(vhost)
-        for source in await in_order(list(vhost.exchanges.values()), lambda each: each.name):
+        exchanges = self._view.exchanges
+        for source in await in_order(exchanges.in_vhost(vhost), exchanges.name):
             self.add_exchange(vhost, source)
 
-    def add_queues(self, vhost: VirtualHost) -> None:
+    def add_queues(self, vhost: str) -> None:
         """Add the destinations of the default exchange of a vhost."""
-        self._add(_Section(vhost, None, len(vhost.queues)))
+        self._add(_Section(vhost, None, self._view.queues.count(vhost)))
 
-    def add_exchange(self, vhost: VirtualHost, source: Exchange) -> None:
+    def add_exchange(self, vhost: str, source: ExchangeRef) -> None:
         """Add the bindings of an exchange."""
-        self._add(_Section(vhost, source, len(source.bindings)))
+        self._add(_Section(vhost, source, self._view.bindings.count(source)))
 
     def _add(self, section: _Section) -> None:
         self._sections.append(section)
         self.count += section.length
+
+    async def _implicit(self, vhost: str) -> list[BindingRef]:
+        return self._view.bindings.implicit(await sorted_queue_refs(self._call, self._view, vhost))
 
     async def all(self) -> list[Row]:
         """Return all rows."""
         found: list[Row] = []
         for vhost, source, _ in self._sections:
             if source is None:
-                found += [(vhost.name, queue) for queue in await sorted_queues(self._call, vhost)]
+                found += [(vhost, each) for each in await self._implicit(vhost)]
                 continue
-            bindings = list(source.bindings.values())
+            bindings = self._view.bindings.of(source)
             await self._hold(len(bindings))
-            for binding in await in_order(bindings, order_of):
-                found.append((vhost.name, binding))
+            for binding in await in_order(bindings, self._view.bindings.order_of):
+                found.append((vhost, binding))
                 await give_way()
         return found
 
@@ -87,23 +85,25 @@ class BindingList:
                 break
             wanted = count - len(found)
             if source is None:
-                queues = await sorted_queues(self._call, vhost)
-                found += [(vhost.name, queue) for queue in queues[start : start + wanted]]
+                implicit = await self._implicit(vhost)
+                found += [(vhost, each) for each in implicit[start : start + wanted]]
             else:
-                found += [(vhost.name, each) for each in await self._part_of(source, start, wanted)]
+                found += [(vhost, each) for each in await self._part_of(source, start, wanted)]
             start = 0
         return found
 
-    async def _part_of(self, source: Exchange, start: int, count: int) -> list[Binding]:
-        found: list[Binding] = []
-        await self._hold(len(source.by_destination))
-        for destination in await in_order(list(source.by_destination), _place_of):
-            chain = await bindings_between(source, destination)
+    async def _part_of(self, source: ExchangeRef, start: int, count: int) -> list[BindingRef]:
+        found: list[BindingRef] = []
+        bindings = self._view.bindings
+        destinations = bindings.destinations_of(source)
+        await self._hold(len(destinations))
+        for destination in await in_order(destinations, bindings.place_of):
+            chain = await bindings_between(self._view, source, destination)
             if start >= len(chain):
                 start -= len(chain)
                 continue
             await self._hold(len(chain))
-            chain = await in_order(chain, lambda each: each.routing_key, most=start + count - len(found))
+            chain = await in_order(chain, bindings.routing_key, most=start + count - len(found))
             found += chain[start:]
             start = 0
             if len(found) >= count:
@@ -116,48 +116,26 @@ class BindingList:
             self._call.request.hold(count * RANK_BYTES)
 
 
-async def bindings_between(source: Exchange, destination: Destination) -> list[Binding]:
-    """Return the bindings that lead from an exchange to a destination, in the order of binding.
-
-    They are read in pieces; from the beginning again when the one where it paused is gone.
-    """
-    found: list[Binding] = []
-    binding = source.by_destination.get(destination)
-    while binding is not None:
-        found.append(binding)
-        if len(found) % PIECE == 0:
-            await give_way()
-            if source.bindings.get(binding) is not binding:
-                found = []
-                binding = source.by_destination.get(destination)
-                continue
-        binding = binding.next_to_destination
-    return found
+async def bindings_between(view: EngineView, source: ExchangeRef, destination: DestinationRef) -> list[BindingRef]:
+    """Return the bindings that lead from an exchange to a destination, in the order of binding."""
+    for found in view.bindings.between(source, destination):
+        if found is not None:
+            return found
+        await give_way()
+    raise AssertionError("the walk ends with the bindings")
 
 
-async def maybe_binding(source: Exchange, destination: Destination, properties_key: str) -> Binding | None:
-    """Return the binding between two that the API calls so. One without arguments is found without a look at others.
-
-    A text that is not the key of any binding is a routing key that was not quoted, as the topology operator sends it.
-    """
+async def maybe_binding(
+    view: EngineView, source: ExchangeRef, destination: DestinationRef, properties_key: str
+) -> BindingRef | None:
+    """Return the binding between two that the API calls so. One without arguments is found without a look at others."""
+    bindings = view.bindings
     quoted, _, digest = properties_key.partition("~")
-    routing_key = unquote_plus(quoted)
     if not digest:
-        named = Binding(source, destination, routing_key, EMPTY_TABLE)
-        if named.properties_key != properties_key:
-            named = Binding(source, destination, properties_key, EMPTY_TABLE)
-        return source.bindings.get(named)
-    for binding in await bindings_between(source, destination):
-        if binding.routing_key == routing_key and binding.properties_key == properties_key:
-            return source.bindings.get(binding)
+        return bindings.maybe_without_arguments(source, destination, unquote_plus(quoted), properties_key)
+    routing_key = unquote_plus(quoted)
+    for binding in await bindings_between(view, source, destination):
+        if bindings.routing_key(binding) == routing_key and bindings.properties_key(binding) == properties_key:
+            return None if bindings.is_removed(binding) else binding
         await give_way()
     return None
-
-
-def order_of(binding: Binding) -> tuple[str, str, bool, str]:
-    """Return the sort key for the bindings of a vhost."""
-    return (binding.source.name, *_place_of(binding.destination), binding.routing_key)
-
-
-def _place_of(destination: Destination) -> tuple[str, bool]:
-    return (destination.name, destination.is_queue)

@@ -17,12 +17,14 @@ from warren.channels.access import READ
 from warren.channels.broker import Broker
 from warren.channels.peer import Peer
 from warren.channels.session import Session
+from warren.engine_view.connections import channel_name, connection_name
+from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.metrics.statistics import Statistics
-from warren.mgmt_plugin.names import channel_name, connection_name, the_queue, the_shared_queue
+from warren.mgmt_plugin.names import the_queue, the_shared_queue
 from warren.mgmt_plugin.resources.messages import encode_payload
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.mgmt_plugin.terms import properties_to_json, table_to_json
@@ -312,7 +314,8 @@ class BrowsingHandlers(Handlers):
                 position, shown = first + page.scanned, len(page.items)
                 await page.add(each.message, {**place, "redelivered": each.redelivered, **_published(each.message)})
                 if in_order and len(page.items) > shown and "published_at_ms" not in page.items[-1]:
-                    arrived_ms = self._statistics.maybe_arrived_ms(queue, position)
+                    came_before = int(queue.counts().publish) - int(queue.ready_count) + position
+                    arrived_ms = self._statistics.maybe_arrived_ms(QueueRef(queue), came_before)
                     page.items[-1] |= {} if arrived_ms is None else {"arrived_by_ms": arrived_ms}
                 await give_way()
                 if page.is_over():

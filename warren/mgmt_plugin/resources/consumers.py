@@ -1,158 +1,110 @@
 """Consumers: listed and described, with what they owe.
 
-1. The oldest unanswered delivery of a consumer is looked for among the oldest `LOOK_DELIVERIES` of its channel, once
-   for an answer: a channel may have 10,000 consumers and half a million deliveries.
-2. The engine counts deliveries and acks of channels, not of consumers: a row has the rates of its channel, with the
+1. The engine counts deliveries and acks of channels, not of consumers: a row has the rates of its channel, with the
    number of consumers that share them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import ClassVar, Final
+from collections.abc import Callable
+from typing import ClassVar
 
-from warren.channels.broker import Broker
-from warren.channels.session import Session
+from msgspec.structs import asdict
+
+from warren.engine_view.counters import CHANNEL_STATS
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import ConsumerRef
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.metrics.statistics import Statistics
-from warren.mgmt_plugin.names import channel_details, channel_name, node_name, the_vhost, visible_queues
+from warren.mgmt_plugin.names import visible_queues
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, not_found
 from warren.mgmt_plugin.terms import table_to_json
-from warren.queues.delivery import Consumer, DeliveryLedger
-from warren.streams.stream import Stream
-
-LOOK_DELIVERIES: Final = 4096
 
 
 class ConsumerDescriber:
     """Describes consumers for one answer."""
 
-    def __init__(self, broker: Broker, statistics: Statistics) -> None:
-        self._broker = broker
-        self._node = node_name(broker)
+    def __init__(self, view: EngineView, statistics: Statistics) -> None:
+        self._consumers = view.consumers
         self._rate = statistics.rate
-        self._oldest: dict[DeliveryLedger, dict[Consumer, int]] = {}
+        self._ages = view.consumers.ages()
 
-    def describe(self, consumer: Consumer) -> Described:
+    def describe(self, consumer: ConsumerRef) -> Described:
         """Return a consumer."""
-        queue = consumer.queue
-        offset = queue.offset_of(consumer) if isinstance(queue, Stream) else None
-        # Of a stream's group only one is served.
-        active = offset != -1 and (not queue.single_active or queue.active_consumer() is consumer)
-        channel = consumer.owner
+        row = self._consumers.row(consumer)
+        channel, _ = self._consumers.channel(consumer)
+        active = row.is_active
         described: Described = {
-            "arguments": table_to_json(consumer.arguments),
-            "ack_required": not consumer.no_ack,
+            "arguments": table_to_json(row.arguments),
+            "ack_required": not row.no_ack,
             "active": active,
-            "activity_status": "single_active" if active and queue.single_active else "up" if active else "waiting",
-            "channel_details": channel_details(channel, self._node) if isinstance(channel, Session) else {},
-            "consumer_tag": consumer.tag,
-            "exclusive": consumer.exclusive,
-            "prefetch_count": int(consumer.wanted_prefetch),
-            "queue": {"name": queue.name, "vhost": queue.vhost_name},
-            "messages_unacknowledged": int(consumer.outstanding),
+            "activity_status": "single_active" if active and row.is_single_active else "up" if active else "waiting",
+            "channel_details": {} if row.channel is None else asdict(row.channel),
+            "consumer_tag": row.tag,
+            "exclusive": row.exclusive,
+            "prefetch_count": row.prefetch_count,
+            "queue": {"name": row.queue, "vhost": row.vhost},
+            "messages_unacknowledged": row.unacked,
             "channel_stats": {
-                "consumers": len(consumer.ledger.consumers),
+                "consumers": row.sharing,
                 "deliver_rate": self.deliver_rate(consumer),
-                "ack_rate": self._rate(channel, "ack") if isinstance(channel, Session) else 0.0,
+                "ack_rate": 0.0 if channel is None else self._rate(channel, CHANNEL_STATS, "ack"),
             },
         }
-        if offset is not None:
-            described["next_offset"] = offset if active else None
+        if row.next_offset is not None:
+            described["next_offset"] = row.next_offset if active else None
         # Absent, not null: rabbitmqadmin cannot print that.
-        oldest_ms = self.maybe_oldest_ms(consumer)
+        oldest_ms = self._ages.maybe_oldest_ms(consumer)
         if oldest_ms is not None:
             described["oldest_unacknowledged_ms"] = oldest_ms
-        described["consumer_timeout"] = self._timeout_ms(consumer)
+        described["consumer_timeout"] = row.timeout_ms
         return described
 
-    def _timeout_ms(self, consumer: Consumer) -> int:
-        """Return for how long a delivery may be unanswered; 0: without a limit, as rabbitmqadmin needs a number."""
-        if consumer.timeout_ms >= 0:
-            return int(consumer.timeout_ms)
-        return int(self._broker.limits.delivery_timeout_s * 1000) if consumer.queue.rules.is_quorum else 0
-
-    def deliver_rate(self, consumer: Consumer) -> float:
+    def deliver_rate(self, consumer: ConsumerRef) -> float:
         """Return the deliveries of its channel per second: those that need an answer, or the others."""
-        channel = consumer.owner
-        if not isinstance(channel, Session):
+        channel, no_ack = self._consumers.channel(consumer)
+        if channel is None:
             return 0.0
-        return self._rate(channel, "deliver_no_ack" if consumer.no_ack else "deliver")
+        return self._rate(channel, CHANNEL_STATS, "deliver_no_ack" if no_ack else "deliver")
 
-    def maybe_oldest_ms(self, consumer: Consumer) -> int | None:
-        """Return for how long its oldest delivery has been unanswered, as exact as the ticks of the statistics.
+    def keys(self) -> dict[str, Callable[[ConsumerRef], object]]:
+        """Return the fields by which consumers can be sorted without a description."""
+        return {
+            **self._consumers.KEYS,
+            "oldest_unacknowledged_ms": self._ages.maybe_oldest_ms,
+            "channel_stats.deliver_rate": self.deliver_rate,
+        }
 
-        None if it owes nothing, or if its deliveries are behind `LOOK_DELIVERIES` older ones of its channel.
-        """
-        if consumer.outstanding == 0:
-            return None
-        ledger = consumer.ledger
-        oldest = self._oldest.get(ledger)
-        if oldest is None:
-            oldest = self._oldest[ledger] = ledger.oldest_tags(LOOK_DELIVERIES)
-        tag = oldest.get(consumer)
-        if tag is None:
-            return None
-        now_s = self._broker.now_s
-        return max(0, int(1000 * (now_s - ledger.delivered_by(tag, now_s))))
-
-    def rows(self, consumers: Iterable[Consumer]) -> Rows:
+    def rows(self, consumers: list[ConsumerRef]) -> Rows:
         """Return some consumers as a list, those that are still there when it is sent."""
-        return Rows(list(consumers), self.describe, lambda consumer: consumer.gone)
-
-
-def _channel_of(consumer: Consumer) -> str:
-    channel = consumer.owner
-    return channel_name(channel) if isinstance(channel, Session) else ""
-
-
-def _client_of(consumer: Consumer) -> str:
-    channel = consumer.owner
-    return channel.connection.name if isinstance(channel, Session) else ""
-
-
-def _user_of(consumer: Consumer) -> str:
-    channel = consumer.owner
-    return channel.connection.user_name if isinstance(channel, Session) else ""
+        return Rows(consumers, self.describe, self._consumers.is_gone)
 
 
 class ConsumerHandlers(Handlers):
     """Handlers of consumers."""
 
-    def __init__(self, broker: Broker, statistics: Statistics) -> None:
-        self._broker = broker
+    def __init__(self, view: EngineView, statistics: Statistics) -> None:
+        self._view = view
         self._statistics = statistics
 
     async def list_consumers(self, call: Call) -> Response:
-        consumers: list[Consumer] = []
+        view = self._view
+        consumers: list[ConsumerRef] = []
         only = call.query.get("queue")
         if only is None or "vhost" not in call.params:
-            for queue in await visible_queues(call):
-                consumers += queue.consumers
+            for queue in await visible_queues(call, view):
+                consumers += view.queues.consumers(queue)
                 await give_way()
         else:
-            found = the_vhost(call).queues.get(only)
+            found = view.queues.maybe(call.params["vhost"], only)
             if found is None:
                 raise not_found()
-            consumers += found.consumers
-        describer = ConsumerDescriber(self._broker, self._statistics)
-        keys: dict[str, Callable[[Consumer], object]] = {
-            "name": lambda each: f"{each.tag} {each.queue.name} {_channel_of(each)} {_client_of(each)}",
-            "consumer_tag": lambda each: each.tag,
-            "queue.name": lambda each: each.queue.name,
-            "queue.vhost": lambda each: each.queue.vhost_name,
-            "channel_details.name": _channel_of,
-            "channel_details.user_provided_name": _client_of,
-            "channel_details.user": _user_of,
-            "prefetch_count": lambda each: int(each.wanted_prefetch),
-            "messages_unacknowledged": lambda each: int(each.outstanding),
-            "oldest_unacknowledged_ms": describer.maybe_oldest_ms,
-            "channel_stats.deliver_rate": describer.deliver_rate,
-        }
-        return await answer_list(call, consumers, describer.describe, keys, lambda consumer: consumer.gone)
+            consumers += view.queues.consumers(found)
+        describer = ConsumerDescriber(view, self._statistics)
+        return await answer_list(call, consumers, describer.describe, describer.keys(), view.consumers.is_gone)
 
     ROUTES: ClassVar = (
         Route("GET", "/api/consumers", Access.USER, list_consumers, "Consumers of all vhosts", query=QUERY),

@@ -20,6 +20,8 @@ import trio
 from warren import __version__
 from warren.channels.access import AccessControl
 from warren.channels.broker import Broker
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import BindingRef
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.json_bodies import BodyLimits
 from warren.mgmt_plugin.http.json_pieces import Rows, encode_json, json_pieces
@@ -31,7 +33,6 @@ from warren.mgmt_plugin.operators import own_password
 from warren.mgmt_plugin.resources.exchanges import describe_binding
 from warren.mgmt_plugin.resources.overview import PRODUCT, RABBITMQ_VERSION
 from warren.mgmt_plugin.resources.policies import describe_policy, parameter_rows
-from warren.mgmt_plugin.resources.queues import queue_type
 from warren.mgmt_plugin.resources.users import describe_permission, describe_topic_permission, describe_user
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, measure
 from warren.mgmt_plugin.terms import exchange_to_json, queue_to_json
@@ -70,7 +71,7 @@ def _vhost(vhost: VirtualHost) -> Described:
 
 
 def _queue(queue: Queue) -> Described:
-    described = queue_to_json(queue.vhost_name, queue_type(queue), queue.declaration)
+    described = queue_to_json(queue.vhost_name, queue.rules.queue_type, queue.declaration)
     del described["exclusive"]  # none is in a file
     return described
 
@@ -178,7 +179,14 @@ _OWN: Final = ("overwrite_own",)
 class DefinitionHandlers(Handlers):
     """Handlers of definitions. `commit` waits for a change to be committed."""
 
-    def __init__(self, broker: Broker, settle: Callable[[], None], commit: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        view: EngineView,
+        broker: Broker,
+        settle: Callable[[], None],
+        commit: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._view = view
         self._broker = broker
         self._settle = settle
         self._commit = commit
@@ -212,14 +220,13 @@ class DefinitionHandlers(Handlers):
             for section, rows in described.items():
                 await sections.add(section, *rows)
         sections.begin("parameters", *(() if of_vhost else ("global_parameters",)), "policies", *OF_VHOST)
-        await sections.add("parameters", *parameter_rows(call, broker.parameters))
+        await sections.add("parameters", *parameter_rows(call, self._view))
         if not of_vhost:
             for each in broker.parameters.global_parameters():
                 if not each.name.startswith(INTERNAL_PREFIX):
                     await sections.add("global_parameters", {"name": each.name, "value": each.value})
         for vhost in vhosts:
-            policies = vhost.policies.policies
-            await sections.add("policies", *[describe_policy(policies[name]) for name in sorted(policies)])
+            await sections.add("policies", *map(describe_policy, self._view.policies.of(vhost.name)))
             for queue in await sorted_queues(call, vhost):
                 if queue.owner is None and not isinstance(queue, ClaimQueue):
                     await sections.add("queues", _queue(queue))
@@ -233,7 +240,7 @@ class DefinitionHandlers(Handlers):
                     if isinstance(destination, Exchange) or (
                         isinstance(destination, Queue) and destination.owner is None
                     ):
-                        shown = describe_binding(vhost.name, binding)
+                        shown = describe_binding(self._view, vhost.name, BindingRef(binding))
                         del shown["properties_key"]
                         await sections.add("bindings", shown)
                     await give_way()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 from urllib.parse import quote, unquote
@@ -12,8 +11,11 @@ import msgspec
 from warren.amqp import methods as m
 from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.field_table import EMPTY_TABLE
-from warren.exchanges.binding import Binding
-from warren.exchanges.exchange import Exchange
+from warren.engine_view.bindings import QUEUE
+from warren.engine_view.counters import EXCHANGE_STATS
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.exchanges import Placed
+from warren.engine_view.refs import BindingRef, DestinationRef, ExchangeRef
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import (
@@ -26,22 +28,12 @@ from warren.mgmt_plugin.listing import (
     in_order,
     plain_page,
 )
-from warren.mgmt_plugin.metrics.statistics import EXCHANGE_STATS, RANGE_QUERY, Ranges, Statistics, exchange_row
-from warren.mgmt_plugin.names import (
-    exchange_name,
-    the_exchange,
-    the_queue,
-    the_vhost,
-    visible_vhosts,
-)
-from warren.mgmt_plugin.resources.binding_list import BindingList, Row, bindings_between, maybe_binding, order_of
+from warren.mgmt_plugin.metrics.statistics import RANGE_QUERY, Ranges, Statistics
+from warren.mgmt_plugin.names import exchange_name, the_queue_ref, visible_vhost_names
+from warren.mgmt_plugin.resources.binding_list import BindingList, Row, bindings_between, maybe_binding
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, created, not_found
-from warren.mgmt_plugin.terms import exchange_to_json, table_from_json, table_to_json
-from warren.queues.destination import Destination
-from warren.queues.queue import Queue
-from warren.vhosts.virtual_host import VirtualHost
+from warren.mgmt_plugin.terms import table_from_json, table_to_json, text
 
-QUEUE: Final = "queue"
 EXCHANGE: Final = "exchange"
 _UNKNOWN_USER: Final = "unknown"  # as RabbitMQ calls it
 
@@ -63,92 +55,23 @@ class NewBinding(msgspec.Struct):
     arguments: Any = None
 
 
-def describe_binding(vhost: str, binding: Binding) -> Described:
+def describe_binding(view: EngineView, vhost: str, binding: BindingRef) -> Described:
     """Return a binding."""
+    row = view.bindings.row(binding)
     return {
-        "source": binding.source.name,
+        "source": row.source,
         "vhost": vhost,
-        "destination": binding.destination.name,
-        "destination_type": binding.destination.kind,
-        "routing_key": binding.routing_key,
-        "arguments": table_to_json(binding.arguments),
-        "properties_key": binding.properties_key,
+        "destination": row.destination,
+        "destination_type": row.destination_type,
+        "routing_key": row.routing_key,
+        "arguments": table_to_json(row.arguments),
+        "properties_key": view.bindings.properties_key(binding),
     }
 
 
-def describe_implicit(vhost: str, queue: str) -> Described:
-    """Return the binding that every queue has to the default exchange."""
-    return {
-        "source": "",
-        "vhost": vhost,
-        "destination": queue,
-        "destination_type": QUEUE,
-        "routing_key": queue,
-        "arguments": {},
-        "properties_key": quote(queue, safe=""),
-    }
-
-
-async def bindings_to(vhost: VirtualHost, destination: Destination) -> list[Binding]:
-    """Return the bindings that lead to a queue or exchange."""
-    found: list[Binding] = []
-    for source in vhost.incoming.sources_of(destination):
-        found += await bindings_between(source, destination)
-    return found
-
-
-async def _in_order(call: Call, bindings: list[Binding]) -> list[Binding]:
-    if len(bindings) > MANY:
-        await call.request.begin_work()
-        call.request.hold(len(bindings) * RANK_BYTES)
-    return await in_order(bindings, order_of)
-
-
-async def _answer_bindings(call: Call, found: Sequence[Row] | BindingList) -> Response:
-    if isinstance(found, BindingList):
-        page = plain_page(call)
-        if page is not None:
-            return await answer_page(call, page, found.count, found.part, _describe_row, _is_gone)
-        found = await found.all()
-    return await answer_list(call, found, _describe_row, {}, _is_gone)
-
-
-def _describe_row(each: Row) -> Described:
-    vhost, bound = each
-    return describe_implicit(vhost, bound.name) if isinstance(bound, Queue) else describe_binding(vhost, bound)
-
-
-def _is_gone(each: Row) -> bool:
-    bound = each[1]
-    return bound.deleted if isinstance(bound, Queue) else bound.destination.deleted or bound.source.deleted
-
-
-def _ends(call: Call, kind: str) -> tuple[VirtualHost, Exchange, Destination]:
-    """Return both ends that the path names.
-
-    Raises:
-        HttpError: 404.
-    """
-    vhost = the_vhost(call)
-    source = vhost.exchanges.get(exchange_name(call.params["exchange"]))
-    if source is None:
-        raise not_found(f"no exchange '{call.params['exchange']}' in vhost '{vhost.name}'")
+def _destination_name(call: Call, kind: str) -> str:
     name = call.params["destination"]
-    destination: Queue | Exchange | None
-    destination = vhost.queues.get(name) if kind == QUEUE else vhost.exchanges.get(exchange_name(name))
-    if destination is None:
-        raise not_found(f"no {kind} '{name}' in vhost '{vhost.name}'")
-    return vhost, source, destination
-
-
-async def _binding_with_key(call: Call, kind: str) -> tuple[VirtualHost, Binding]:
-    vhost, source, destination = _ends(call, kind)
-    key = call.params["key"]
-    for properties_key in dict.fromkeys((key, unquote(key))):  # some clients quote it twice
-        found = await maybe_binding(source, destination, properties_key)
-        if found is not None:
-            return vhost, found
-    raise not_found()
+    return name if kind == QUEUE else exchange_name(name)
 
 
 _X: Final = "/api/exchanges/{vhost}/{exchange}"
@@ -162,57 +85,67 @@ _USE: Final = Access.VHOST
 class ExchangeHandlers(Handlers):
     """Handlers of exchanges and bindings."""
 
-    def __init__(self, statistics: Statistics) -> None:
+    def __init__(self, view: EngineView, statistics: Statistics) -> None:
+        self._view = view
         self._statistics = statistics
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
 
-    def describe_exchange(self, call: Call, vhost: VirtualHost, exchange: Exchange, ranges: Ranges) -> Described:
-        """Return an exchange as lists show it."""
+    def describe_exchange(self, of: Placed, ranges: Ranges) -> Described:
+        """Return an exchange of a vhost as lists show it."""
+        vhost, exchange = of
+        row = self._view.exchanges.row(of)
         described: Described = {
-            **exchange_to_json(vhost.name, exchange.declaration),
-            "policy": exchange.policy,
-            "user_who_performed_action": exchange.declared_by or _UNKNOWN_USER,
+            "name": text(row.name),
+            "vhost": vhost,
+            "type": row.type,
+            "durable": row.durable,
+            "auto_delete": row.auto_delete,
+            "internal": row.internal,
+            "arguments": table_to_json(row.arguments),
+            "policy": row.policy,
+            "user_who_performed_action": row.declared_by or _UNKNOWN_USER,
         }
-        shown = self._statistics.of(exchange, EXCHANGE_STATS, exchange_row(exchange))
+        shown = self._statistics.of(exchange, EXCHANGE_STATS, row.counters)
         stats = shown.message_stats(EXCHANGE_STATS, ranges.messages)
         if stats:
             described["message_stats"] = stats
-        held = vhost.held.get(exchange.name)
-        if held is not None:
-            described["messages_delayed"] = int(held.count)
+        if row.delayed is not None:
+            described["messages_delayed"] = row.delayed
         return described
 
     async def list_exchanges(self, call: Call) -> Response:
-        rate = self._statistics.rate
-        found = [(vhost, vhost.exchanges[name]) for vhost in visible_vhosts(call) for name in sorted(vhost.exchanges)]
-        ranges = Ranges.of(call.query, len(found))
-        return await answer_list(
-            call,
-            found,
-            lambda each: self.describe_exchange(call, *each, ranges),
-            {
-                "name": lambda each: each[1].name,
-                "vhost": lambda each: each[0].name,
-                "type": lambda each: each[1].type_name,
-                "message_stats.publish_in_details.rate": lambda each: rate(each[1], "publish_in"),
-                "message_stats.publish_out_details.rate": lambda each: rate(each[1], "publish_out"),
-            },
-            lambda each: each[1].deleted,
-        )
+        exchanges = self._view.exchanges
+        found: list[Placed] = []
+        for vhost in visible_vhost_names(call):
+            found += exchanges.in_order(vhost)
+        keys = dict(exchanges.KEYS)
+        for field in EXCHANGE_STATS:
+            keys[f"message_stats.{field}_details.rate"] = partial(self._rate, field)
+        describe = partial(self.describe_exchange, ranges=Ranges.of(call.query, len(found)))
+        return await answer_list(call, found, describe, keys, exchanges.is_gone)
+
+    def _rate(self, field: str, of: Placed) -> float:
+        return self._statistics.rate(of[1], EXCHANGE_STATS, field)
 
     async def show_exchange(self, call: Call) -> Described:
-        vhost, exchange = the_exchange(call)
+        vhost, exchange = call.params["vhost"], self._the_exchange(call)
         self._statistics.watch(exchange, EXCHANGE_STATS)
-        described = self.describe_exchange(call, vhost, exchange, Ranges.of(call.query))
+        described = self.describe_exchange((vhost, exchange), Ranges.of(call.query))
         described["incoming"] = []
         described["outgoing"] = []
         return described
 
+    def _the_exchange(self, call: Call) -> ExchangeRef:
+        exchange = self._view.exchanges.maybe(call.params["vhost"], exchange_name(call.params["exchange"]))
+        if exchange is None:
+            raise not_found()
+        return exchange
+
     async def declare_exchange(self, call: Call) -> Response:
         body = await call.body(ExchangeBody)
         name = exchange_name(call.params["exchange"])
-        new = name not in the_vhost(call).exchanges
+        new = self._view.exchanges.maybe(call.params["vhost"], name) is None
         declaration = ExchangeDeclaration(
             name,
             body.type,
@@ -226,89 +159,140 @@ class ExchangeHandlers(Handlers):
         return created(new=new)
 
     async def delete_exchange(self, call: Call) -> None:
-        _, exchange = the_exchange(call)
+        name = self._view.exchanges.name(self._the_exchange(call))
         with call.client() as client:
-            await client.call(m.ExchangeDelete(0, exchange.name, if_unused=call.flag("if-unused"), no_wait=False))
+            await client.call(m.ExchangeDelete(0, name, if_unused=call.flag("if-unused"), no_wait=False))
 
     # --- bindings -----------------------------------------------------------------------------------------------------
 
+    async def _in_order(self, call: Call, bindings: list[BindingRef]) -> list[BindingRef]:
+        if len(bindings) > MANY:
+            await call.request.begin_work()
+            call.request.hold(len(bindings) * RANK_BYTES)
+        return await in_order(bindings, self._view.bindings.order_of)
+
+    async def _answer_bindings(self, call: Call, found: list[Row] | BindingList) -> Response:
+        if isinstance(found, BindingList):
+            page = plain_page(call)
+            if page is not None:
+                return await answer_page(call, page, found.count, found.part, self._describe_row, self._is_gone)
+            found = await found.all()
+        return await answer_list(call, found, self._describe_row, {}, self._is_gone)
+
+    def _describe_row(self, row: Row) -> Described:
+        return describe_binding(self._view, *row)
+
+    def _is_gone(self, row: Row) -> bool:
+        return self._view.bindings.is_gone(row[1])
+
     async def list_bindings(self, call: Call) -> Response:
-        found = BindingList(call)
-        for vhost in list(visible_vhosts(call)):
+        found = BindingList(call, self._view)
+        for vhost in visible_vhost_names(call):
             await found.add_vhost(vhost)
-        return await _answer_bindings(call, found)
+        return await self._answer_bindings(call, found)
 
     async def list_from_exchange(self, call: Call) -> Response:
-        vhost, exchange = the_exchange(call)
-        found = BindingList(call)
-        if exchange.name == "":
+        vhost, exchange = call.params["vhost"], self._the_exchange(call)
+        found = BindingList(call, self._view)
+        if self._view.exchanges.name(exchange) == "":
             found.add_queues(vhost)
         found.add_exchange(vhost, exchange)
-        return await _answer_bindings(call, found)
+        return await self._answer_bindings(call, found)
+
+    async def _bindings_to(self, call: Call, destination: DestinationRef) -> list[Row]:
+        """Return the bindings that lead to a queue or exchange, in order."""
+        vhost = call.params["vhost"]
+        found: list[BindingRef] = []
+        for source in self._view.bindings.sources_of(vhost, destination):
+            found += await bindings_between(self._view, source, destination)
+        return [(vhost, each) for each in await self._in_order(call, found)]
 
     async def list_to_exchange(self, call: Call) -> Response:
-        vhost, exchange = the_exchange(call)
-        bindings = await _in_order(call, await bindings_to(vhost, exchange))
-        return await _answer_bindings(call, [(vhost.name, each) for each in bindings])
+        return await self._answer_bindings(
+            call, await self._bindings_to(call, DestinationRef(self._the_exchange(call)))
+        )
 
     async def list_to_queue(self, call: Call) -> Response:
-        queue = the_queue(call)
-        vhost = the_vhost(call)
-        found: list[Row] = [(vhost.name, queue)]
-        found += [(vhost.name, each) for each in await _in_order(call, await bindings_to(vhost, queue))]
-        return await _answer_bindings(call, found)
+        queue = the_queue_ref(call, self._view)
+        found: list[Row] = [(call.params["vhost"], each) for each in self._view.bindings.implicit([queue])]
+        found += await self._bindings_to(call, DestinationRef(queue))
+        return await self._answer_bindings(call, found)
+
+    def _ends(self, call: Call, kind: str) -> tuple[ExchangeRef, DestinationRef]:
+        """Return both ends that the path names.
+
+        Raises:
+            HttpError: 404.
+        """
+        vhost, name = call.params["vhost"], call.params["destination"]
+        source = self._view.exchanges.maybe(vhost, exchange_name(call.params["exchange"]))
+        if source is None:
+            raise not_found(f"no exchange '{call.params['exchange']}' in vhost '{vhost}'")
+        destination = self._view.bindings.maybe_destination(vhost, kind, _destination_name(call, kind))
+        if destination is None:
+            raise not_found(f"no {kind} '{name}' in vhost '{vhost}'")
+        return source, destination
+
+    def _maybe_implicit(self, call: Call, source: ExchangeRef, kind: str) -> BindingRef | None:
+        """Return the binding that the queue of the path has to the default exchange, if that is the source."""
+        if kind != QUEUE or self._view.exchanges.name(source) != "":
+            return None
+        queue = self._view.queues.maybe(call.params["vhost"], call.params["destination"])
+        return None if queue is None else self._view.bindings.implicit([queue])[0]
+
+    async def _binding_with_key(self, call: Call, kind: str) -> BindingRef:
+        source, destination = self._ends(call, kind)
+        key = call.params["key"]
+        for properties_key in dict.fromkeys((key, unquote(key))):  # some clients quote it twice
+            found = await maybe_binding(self._view, source, destination, properties_key)
+            if found is not None:
+                return found
+        raise not_found()
 
     async def _list_between(self, call: Call, kind: str) -> list[Described] | Rows:
+        vhost = call.params["vhost"]
         try:
-            vhost, source, destination = _ends(call, kind)
+            source, destination = self._ends(call, kind)
         except HttpError:
             return []  # as RabbitMQ: nothing leads from or to what does not exist
-        if source.name == "" and kind == QUEUE:
-            return [describe_implicit(vhost.name, destination.name)]
-        bindings = await _in_order(call, await bindings_between(source, destination))
-        return Rows(bindings, partial(describe_binding, vhost.name))
+        implicit = self._maybe_implicit(call, source, kind)
+        if implicit is not None:
+            return [describe_binding(self._view, vhost, implicit)]
+        bindings = await self._in_order(call, await bindings_between(self._view, source, destination))
+        return Rows(bindings, partial(describe_binding, self._view, vhost))
 
     async def _bind(self, call: Call, kind: str) -> Response:
         wanted = await call.body(NewBinding)
-        _, source, destination = _ends(call, kind)
+        source, destination = self._ends(call, kind)
         arguments = table_from_json(wanted.arguments)
+        to, of, key = _destination_name(call, kind), exchange_name(call.params["exchange"]), wanted.routing_key
         with call.client() as client:
             if kind == QUEUE:
-                await client.call(
-                    m.QueueBind(
-                        0, destination.name, source.name, wanted.routing_key, no_wait=False, arguments=arguments
-                    )
-                )
+                await client.call(m.QueueBind(0, to, of, key, no_wait=False, arguments=arguments))
             else:
-                await client.call(
-                    m.ExchangeBind(
-                        0, destination.name, source.name, wanted.routing_key, no_wait=False, arguments=arguments
-                    )
-                )
-        key = Binding(source, destination, wanted.routing_key, arguments or EMPTY_TABLE).properties_key
-        return Response(
-            201, headers=(("Location", f"{quote(call.params['destination'], safe='')}/{quote(key, safe='')}"),)
-        )
+                await client.call(m.ExchangeBind(0, to, of, key, no_wait=False, arguments=arguments))
+        made = self._view.bindings.key_of_new(source, destination, key, arguments or EMPTY_TABLE)
+        location = f"{quote(call.params['destination'], safe='')}/{quote(made, safe='')}"
+        return Response(201, headers=(("Location", location),))
 
     async def _show_binding(self, call: Call, kind: str) -> Described:
-        vhost, source, destination = _ends(call, kind)
-        if source.name == "" and kind == QUEUE:
-            implicit = describe_implicit(vhost.name, destination.name)
-            if call.params["key"] not in (destination.name, implicit["properties_key"]):
-                raise not_found()
-            return implicit
-        return describe_binding(vhost.name, (await _binding_with_key(call, kind))[1])
+        source, _ = self._ends(call, kind)
+        implicit = self._maybe_implicit(call, source, kind)
+        if implicit is None:
+            return describe_binding(self._view, call.params["vhost"], await self._binding_with_key(call, kind))
+        described = describe_binding(self._view, call.params["vhost"], implicit)
+        if call.params["key"] not in (described["destination"], described["properties_key"]):
+            raise not_found()
+        return described
 
     async def _unbind(self, call: Call, kind: str) -> None:
-        _, binding = await _binding_with_key(call, kind)
-        source, destination, key = binding.source.name, binding.destination.name, binding.routing_key
+        row = self._view.bindings.row(await self._binding_with_key(call, kind))
+        source, destination, key = row.source, row.destination, row.routing_key
         with call.client() as client:
             if kind == QUEUE:
-                await client.call(m.QueueUnbind(0, destination, source, key, binding.arguments))
+                await client.call(m.QueueUnbind(0, destination, source, key, row.arguments))
             else:
-                await client.call(
-                    m.ExchangeUnbind(0, destination, source, key, no_wait=False, arguments=binding.arguments)
-                )
+                await client.call(m.ExchangeUnbind(0, destination, source, key, no_wait=False, arguments=row.arguments))
 
     async def list_to_queue_between(self, call: Call) -> list[Described] | Rows:
         return await self._list_between(call, QUEUE)

@@ -14,11 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from warren.channels.broker import Broker
+from warren.engine_view.engine_view import EngineView
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import node_name
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.server.management import Health, Listening
 from warren.server.network.tls import ServerTls
@@ -86,18 +85,17 @@ class HealthHandlers(Handlers):
     """Handlers of health checks. `tls`: where TLS is spoken."""
 
     def __init__(
-        self, broker: Broker, health: Callable[[], Health], listening: Sequence[Listening], tls: ServerTls | None
+        self, view: EngineView, health: Callable[[], Health], listening: Sequence[Listening], tls: ServerTls | None
     ) -> None:
-        self._broker = broker
+        self._view = view
         self._health = health
         self._listening = listening
         self._tls = tls
 
     async def check_alarms(self, call: Call) -> Described:
-        broker = self._broker
-        resources = [name for name in ("memory", "disk", "replicas") if broker.has_alarm(name)]
+        resources = [name for name in ("memory", "disk", "replicas") if self._view.has_alarm(name)]
         if resources:
-            node = node_name(broker)
+            node = self._view.node_name()
             rows = [{"node": node, "resource": name} for name in resources]
             raise failed("There are alarms in effect in the cluster", alarms=rows)
         return dict(OK)
@@ -144,8 +142,8 @@ class HealthHandlers(Handlers):
         return dict(OK)
 
     async def check_connection_limit(self, call: Call) -> Described:
-        limit = int(self._broker.limits.connections_max)
-        current = self._broker.open_connections
+        limit = self._view.connections_max()
+        current = self._view.open_connections()
         if current >= limit:
             raise failed("the connection limit of the node is reached", current=current, limit=limit)
         return {"status": "ok", "current": current, "limit": limit}

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final, Protocol
 
+from warren.engine_view.parameters import Parameters
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import visible_vhosts
+from warren.mgmt_plugin.names import visible_vhost_names
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, not_found
 from warren.server.held_links import HeldLinks
 from warren.vhosts.metadata import ParameterDelete
-from warren.vhosts.parameters import ParameterBook
 
 SHOVEL: Final = "shovel"
 LAKE: Final = "lake"
@@ -63,7 +63,7 @@ _T: Final = "/api/lake/vhost/{vhost}/{name}"
 class LinkHandlers(Handlers):
     """Handlers of shovels, federation links and tables."""
 
-    def __init__(self, links: Links, parameters: ParameterBook, held: HeldLinks) -> None:
+    def __init__(self, links: Links, parameters: Parameters, held: HeldLinks) -> None:
         self._links = links
         self._parameters = parameters
         self._held = held
@@ -76,7 +76,7 @@ class LinkHandlers(Handlers):
         return {"released": await self._held.release(call.acting.administer, call.operator.name)}
 
     async def list_shovels(self, call: Call) -> list[Described]:
-        return [row for vhost in visible_vhosts(call) for row in self._links.shovels(vhost.name)]
+        return [row for vhost in visible_vhost_names(call) for row in self._links.shovels(vhost)]
 
     async def show_shovel(self, call: Call) -> Described:
         for row in self._links.shovels(call.params["vhost"]):
@@ -86,7 +86,7 @@ class LinkHandlers(Handlers):
 
     async def delete_shovel(self, call: Call) -> None:
         vhost, name = call.params["vhost"], call.params["name"]
-        if self._parameters.maybe_parameter(vhost, SHOVEL, name) is None:
+        if self._parameters.maybe(vhost, SHOVEL, name) is None:
             raise not_found()
         await call.administer(ParameterDelete(vhost, SHOVEL, name))
 
@@ -95,7 +95,7 @@ class LinkHandlers(Handlers):
             raise not_found()
 
     async def list_links(self, call: Call) -> list[Described]:
-        return [row for vhost in visible_vhosts(call) for row in self._links.federation_links(vhost.name)]
+        return [row for vhost in visible_vhost_names(call) for row in self._links.federation_links(vhost)]
 
     async def list_links_down(self, call: Call) -> list[Described]:
         return [row for row in await self.list_links(call) if row["status"] != "running"]
@@ -105,7 +105,7 @@ class LinkHandlers(Handlers):
             raise not_found()
 
     async def list_tables(self, call: Call) -> list[Described]:
-        return [row for vhost in visible_vhosts(call) for row in self._links.tables(vhost.name)]
+        return [row for vhost in visible_vhost_names(call) for row in self._links.tables(vhost)]
 
     async def list_tables_down(self, call: Call) -> list[Described]:
         return [row for row in await self.list_tables(call) if row["state"] != "running"]
@@ -118,7 +118,7 @@ class LinkHandlers(Handlers):
 
     async def delete_table(self, call: Call) -> None:
         vhost, name = call.params["vhost"], call.params["name"]
-        if self._parameters.maybe_parameter(vhost, LAKE, name) is None:
+        if self._parameters.maybe(vhost, LAKE, name) is None:
             raise not_found()
         await call.administer(ParameterDelete(vhost, LAKE, name))
 

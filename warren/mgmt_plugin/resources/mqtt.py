@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import ClassVar, Final
 
+from msgspec.structs import asdict
+
 from warren.amqp.errors import NOT_ALLOWED, ChannelException, ConnectionException
 from warren.amqp.properties import decode_properties
 from warren.channels.access import CONFIGURE, READ, WRITE, Principal
 from warren.channels.broker import Broker
+from warren.engine_view.connections import connection_ends
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
-from warren.mgmt_plugin.names import connection_details, the_vhost, visible_vhosts
+from warren.mgmt_plugin.names import the_vhost, visible_vhosts
 from warren.mgmt_plugin.resources.messages import encode_payload
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_authorised, not_found
 from warren.mgmt_plugin.terms import properties_to_json
@@ -100,7 +103,7 @@ class MqttHandlers(Handlers):
         session = KnownSession(self._broker, *key)
         described = session.described()
         peer = session.peer
-        described["connection_details"] = None if peer is None else connection_details(peer)
+        described["connection_details"] = None if peer is None else asdict(connection_ends(peer))
         return described
 
     async def list_sessions(self, call: Call) -> Response:

@@ -12,15 +12,14 @@ import msgspec
 import trio
 
 from warren import __version__
-from warren.channels.broker import Broker
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.totals import chunks
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.metrics.statistics import CHURN, NODE_FIELDS, RANGE_QUERY, Ranges, Statistics
-from warren.mgmt_plugin.names import node_name
 from warren.mgmt_plugin.operators import Doorkeeper
 from warren.mgmt_plugin.resources.cluster import member_row
 from warren.mgmt_plugin.resources.overview import PRODUCT, context_rows, exchange_types
-from warren.mgmt_plugin.resources.queues import QUEUE_BYTES
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.queues.arguments import CLASSIC, QUORUM, STREAM
 from warren.server import logs
@@ -74,17 +73,17 @@ def open_descriptors() -> int:
     return told_open() or len(os.listdir(OPEN_DESCRIPTORS))
 
 
-def node_row(reactor: Reactor, broker: Broker, messages: MessageStoreService, data_dir: Path) -> tuple[int, ...]:
+def node_row(reactor: Reactor, view: EngineView, messages: MessageStoreService, data_dir: Path) -> tuple[int, ...]:
     """Return `statistics.NODE_FIELDS` now."""
-    segments = broker.log.segments.segments
+    segments = view.segments()
     return (
         resident_bytes(),
         open_descriptors(),
         reactor.connection_count(),
         shutil.disk_usage(data_dir).free,
         trio.lowlevel.current_statistics().tasks_living,
-        sum(int(segment.capacity) for segment in segments),
-        sum(int(segment.live_bytes) for segment in segments),
+        sum(segment.bytes for segment in segments),
+        sum(segment.live_bytes for segment in segments),
         messages.batches,
         messages.reads,
         messages.written_bytes,
@@ -113,14 +112,15 @@ class NodeHandlers(Handlers):
     def describe_node(self, call: Call) -> Described:
         """Return the node."""
         management = self._management
-        broker = management.broker
+        view = management.view
+        inbound = view.inbound()
         settings = management.settings
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         messages = management.messages
         churn: Described = {}
         self._statistics.of_broker((0, 0, 0)).add(churn, CHURN)
         described: Described = churn | {
-            "name": node_name(broker),
+            "name": view.node_name(),
             "type": "disc",
             "running": True,
             "being_drained": False,
@@ -130,16 +130,16 @@ class NodeHandlers(Handlers):
             "fd_total": descriptors,
             "sockets_total": descriptors,
             "mem_limit": management.memory_limit_bytes,
-            "mem_alarm": broker.has_alarm("memory"),
-            "inbound_alarm": broker.shared.inbound.is_short,
-            "inbound_bytes": int(broker.shared.inbound.held_bytes),
-            "inbound_limit": int(broker.shared.inbound.max_bytes),
+            "mem_alarm": view.has_alarm("memory"),
+            "inbound_alarm": inbound.is_short,
+            "inbound_bytes": inbound.held_bytes,
+            "inbound_limit": inbound.max_bytes,
             "mem_calculation_strategy": "rss",
             "disk_free_limit": settings.store.disk_free_min_bytes,
-            "disk_free_alarm": broker.has_alarm("disk"),
-            "replicas_alarm": broker.has_alarm("replicas"),
+            "disk_free_alarm": view.has_alarm("disk"),
+            "replicas_alarm": view.has_alarm("replicas"),
             "links_held": management.held_links.reason or None,
-            "proc_total": int(broker.limits.connections_max),
+            "proc_total": view.connections_max(),
             "processors": os.cpu_count() or 1,
             "run_queue": 0,
             "rates_mode": "basic",
@@ -149,7 +149,7 @@ class NodeHandlers(Handlers):
             "exchange_types": exchange_types(),
             "auth_mechanisms": [{"name": name, "description": name, "enabled": True} for name in MECHANISMS],
             "applications": [{"name": "warren", "description": PRODUCT, "version": __version__}],
-            "contexts": context_rows(node_name(broker), management.listening),
+            "contexts": context_rows(view.node_name(), management.listening),
             "log_files": ["<stderr>"],
             "config_files": sorted(_config_files(settings.origins)),
             "db_dir": str(settings.data_dir.absolute()),
@@ -194,7 +194,7 @@ class NodeHandlers(Handlers):
         return [await self._with_memory(call), *self._others()]
 
     def _the_node(self, call: Call) -> None:
-        if call.params["node"] != node_name(self._management.broker):
+        if call.params["node"] != self._management.view.node_name():
             raise not_found()
 
     async def show_node(self, call: Call) -> Described:
@@ -225,13 +225,14 @@ class NodeHandlers(Handlers):
         ``code`` is what the process took at its start. The rest of `used` is of connections, channels, bindings, and
         memory that is kept for reuse.
         """
-        broker = self._management.broker
+        view = self._management.view
         found = dict.fromkeys(MEMORY_PARTS, 0)
-        found["connection_readers"] = int(broker.shared.inbound.held_bytes)
-        found["connection_writers"] = sum(int(each.outbox.waiting_bytes()) for each in broker.connections.values())
-        for vhost in list(broker.vhosts.values()):
-            for queue in list(vhost.queues.values()):
-                found[QUEUE_PARTS[queue.rules.queue_type]] += queue.ready.memory_bytes() + QUEUE_BYTES
+        found["connection_readers"] = view.inbound().held_bytes
+        found["connection_writers"] = view.waiting_bytes()
+        for vhost in list(view.vhosts):
+            for some in chunks(view.queues.in_vhost(vhost)):
+                for kind, size in view.queues.memory(some).items():
+                    found[QUEUE_PARTS[kind]] += size
                 await give_way()
         found["mgmt_db"] = self._statistics.memory_bytes()
         found["code"] = min(program_bytes(), max(0, used - sum(found.values())))
@@ -255,7 +256,7 @@ class NodeHandlers(Handlers):
 
     async def list_attempts(self, call: Call) -> list[Described]:
         self._the_node(call)
-        churn = self._management.broker.churn
+        churn = self._management.view.churn()
         doorkeeper = self._doorkeeper
         rows: list[tuple[str, int, int]] = [
             ("http", doorkeeper.succeeded, doorkeeper.failed),

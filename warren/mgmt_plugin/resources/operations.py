@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, Final
 
 import msgspec
 import trio
+from msgspec.structs import asdict
 
 from warren.channels.access import CONFIGURE, READ, WRITE
-from warren.channels.broker import Broker
-from warren.channels.session import Session
-from warren.exchanges.binding import Binding
-from warren.exchanges.exchange import Exchange
+from warren.engine_view.counters import EXCHANGE_STATS, QUEUE_FIELDS
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import BindingRef, ExchangeRef, QueueRef
+from warren.engine_view.totals import chunks
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import Described, in_order
-from warren.mgmt_plugin.metrics.statistics import EXCHANGE_STATS, QUEUE_FIELDS, Statistics
+from warren.mgmt_plugin.metrics.statistics import Statistics
 from warren.mgmt_plugin.names import (
-    channel_name,
-    connection_name,
     is_shared,
     the_queue,
     the_shared_queue,
-    the_vhost,
     visible_connections,
     visible_queues,
     visible_vhosts,
 )
 from warren.mgmt_plugin.resources.browsing import held_messages, lane_of
-from warren.mgmt_plugin.resources.queues import queue_type
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.mgmt_plugin.terms import table_to_json
 from warren.queues.held_messages import RELEASED
-from warren.queues.queue import Queue
 from warren.server.histogram import Histogram
 from warren.server.message_store import MessageStoreService
 from warren.server.network.reactor import Reactor
+from warren.vhosts.metadata import UserPut
 
 RELEASE_PIECE: Final = 1000
 # If all messages shall be released and there are more than this, the broker releases them in the background.
@@ -174,46 +171,60 @@ class QueueOperationHandlers(Handlers):
 class TopologyHandlers(Handlers):
     """The handler of the topology of a vhost."""
 
-    def __init__(self, statistics: Statistics) -> None:
+    def __init__(self, view: EngineView, statistics: Statistics) -> None:
+        self._view = view
         self._statistics = statistics
 
     async def show_topology(self, call: Call) -> Described:
-        vhost = the_vhost(call)
-        exchanges = await in_order(list(vhost.exchanges.values()), lambda each: each.name)
-        bindings: list[Binding] = []
+        view = self._view
+        vhost = call.params["vhost"]
+        exchanges = await in_order(view.exchanges.in_vhost(vhost), view.exchanges.name)
+        bindings: list[BindingRef] = []
         for exchange in exchanges:
-            for binding in list(exchange.bindings.values()):
+            for binding in view.bindings.of(exchange):
                 bindings.append(binding)
                 await give_way()
-        queues = await in_order(list(vhost.queues.values()), lambda each: each.name)
+        queues = await in_order(view.queues.in_vhost(vhost), view.queues.name)
         return {
             "exchanges": Rows(exchanges, self._exchange_in_topology),
-            "queues": Rows(queues, self._in_topology, lambda queue: queue.deleted),
-            "bindings": Rows(bindings, _binding_in_topology, lambda each: each not in each.source.bindings),
+            "queues": Rows(queues, self._in_topology, view.queues.is_gone),
+            "bindings": Rows(bindings, self._binding_in_topology, view.bindings.is_removed),
         }
 
-    def _exchange_in_topology(self, exchange: Exchange) -> Described:
+    def _exchange_in_topology(self, exchange: ExchangeRef) -> Described:
         rate = self._statistics.rate
+        row = self._view.exchanges.brief(exchange)
         return {
-            "name": exchange.name,
-            "type": exchange.type_name,
-            "durable": exchange.durable,
-            "internal": exchange.internal,
-            "alternate": exchange.alternate or None,
-            **{f"{field}_rate": rate(exchange, field) for field in EXCHANGE_STATS},
+            "name": row.name,
+            "type": row.type,
+            "durable": row.durable,
+            "internal": row.internal,
+            "alternate": row.alternate or None,
+            **{f"{field}_rate": rate(exchange, EXCHANGE_STATS, field) for field in EXCHANGE_STATS},
         }
 
-    def _in_topology(self, queue: Queue) -> Described:
+    def _in_topology(self, queue: QueueRef) -> Described:
         rate = self._statistics.rate
+        row = self._view.queues.brief(queue)
         return {
-            "name": queue.name,
-            "type": queue_type(queue),
-            "messages": int(queue.message_count),
-            "consumers": len(queue.consumers),
-            "publish_rate": rate(queue, QUEUE_FIELDS[3]),
-            "deliver_rate": rate(queue, "deliver_get"),
-            "dead_letter_exchange": queue.rules.dead_letter_exchange,
-            "state": "paused" if queue.paused else "running",
+            "name": row.name,
+            "type": row.type,
+            "messages": row.messages,
+            "consumers": row.consumers,
+            "publish_rate": rate(queue, QUEUE_FIELDS, "publish"),
+            "deliver_rate": rate(queue, QUEUE_FIELDS, "deliver_get"),
+            "dead_letter_exchange": row.dead_letter_exchange,
+            "state": "paused" if row.paused else "running",
+        }
+
+    def _binding_in_topology(self, binding: BindingRef) -> Described:
+        row = self._view.bindings.row(binding)
+        return {
+            "source": row.source,
+            "destination": row.destination,
+            "destination_type": row.destination_type,
+            "routing_key": row.routing_key,
+            "arguments": table_to_json(row.arguments),
         }
 
     ROUTES: ClassVar = (
@@ -225,16 +236,6 @@ class TopologyHandlers(Handlers):
             "Exchanges, bindings and queues with their rates",
         ),
     )
-
-
-def _binding_in_topology(binding: Binding) -> Described:
-    return {
-        "source": binding.source.name,
-        "destination": binding.destination.name,
-        "destination_type": binding.destination.kind,
-        "routing_key": binding.routing_key,
-        "arguments": table_to_json(binding.arguments),
-    }
 
 
 def _some_of_each(kinds: list[list[Described]], limit: int) -> list[Described]:
@@ -251,8 +252,9 @@ def _some_of_each(kinds: list[list[Described]], limit: int) -> list[Described]:
 class SearchHandlers(Handlers):
     """The handler of the search for anything by a part of its name."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, view: EngineView, users: Mapping[str, UserPut]) -> None:
+        self._view = view
+        self._users = users
 
     async def search(self, call: Call) -> Described:
         wanted = call.query.get("q", "").lower()
@@ -263,7 +265,7 @@ class SearchHandlers(Handlers):
         found: dict[str, list[Described]] = {}
         more = False
         if wanted:
-            for kind, vhost, name, detail in self._candidates(call, await visible_queues(call)):
+            for kind, vhost, name, detail in self._candidates(call, await visible_queues(call, self._view)):
                 await give_way()
                 if wanted not in name.lower() and wanted not in detail.lower():
                     continue
@@ -275,30 +277,23 @@ class SearchHandlers(Handlers):
         items = _some_of_each(list(found.values()), limit)
         return {"items": items, "more": more or len(items) < sum(map(len, found.values()))}
 
-    def _candidates(self, call: Call, queues: list[Queue]) -> Iterator[tuple[str, str | None, str, str]]:
-        broker = self._broker
-        for queue in queues:
-            yield "queue", queue.vhost_name, queue.name, queue_type(queue)
-        for vhost in list(visible_vhosts(call)):
-            yield "vhost", vhost.name, vhost.name, vhost.record.description
-            for exchange in list(vhost.exchanges.values()):
-                yield "exchange", vhost.name, exchange.name, exchange.type_name
-            for policy in list(vhost.policies.policies.values()):
-                yield "policy", vhost.name, policy.name, policy.put.pattern
-        for connection in visible_connections(call, self._broker):
-            detail = f"{connection.user_name} {connection.name}".strip()
-            yield "connection", connection.vhost_name, connection_name(connection), detail
-            for channel in list(connection.channels.values()):
-                if isinstance(channel, Session):
-                    for consumer in list(channel.ledger.consumers.values()):
-                        yield (
-                            "consumer",
-                            connection.vhost_name,
-                            consumer.tag,
-                            f"{consumer.queue.name} {channel_name(channel)}",
-                        )
+    def _candidates(self, call: Call, queues: list[QueueRef]) -> Iterator[tuple[str, str | None, str, str]]:
+        view = self._view
+        for vhost, name, kind in view.queues.each_name(queues):
+            yield "queue", vhost, name, kind
+        for each in list(visible_vhosts(call)):
+            yield "vhost", each.name, each.name, each.record.description
+            for name, kind in view.exchanges.each_name(each.name):
+                yield "exchange", each.name, name, kind
+            for policy in list(each.policies.policies.values()):
+                yield "policy", each.name, policy.name, policy.put.pattern
+        for connection in visible_connections(call, view):
+            vhost, name, user, given = view.connections.known_as(connection)
+            yield "connection", vhost, name, f"{user} {given}".strip()
+            for tag, place in view.connections.consumed(connection):
+                yield "consumer", vhost, tag, place
         if call.operator.is_administrator:
-            for name, record in list(broker.access.users.items()):
+            for name, record in list(self._users.items()):
                 yield "user", None, name, ", ".join(record.tags)
 
     ROUTES: ClassVar = (
@@ -309,39 +304,30 @@ class SearchHandlers(Handlers):
 class StoreHandlers(Handlers):
     """Handlers of the message store and the reactor."""
 
-    def __init__(self, broker: Broker, messages: MessageStoreService, reactor: Reactor) -> None:
-        self._broker = broker
+    def __init__(self, view: EngineView, messages: MessageStoreService, reactor: Reactor) -> None:
+        self._view = view
         self._messages = messages
         self._reactor = reactor
 
     async def show_store(self, call: Call) -> Described:
-        log = self._broker.log
         service = self._messages
-        segments = [
-            {
-                "number": int(segment.number),
-                "base_lsn": int(segment.base_lsn),
-                "bytes": int(segment.capacity),
-                "live_bytes": int(segment.live_bytes),
-                "live_records": int(segment.live_refs + segment.droppable_refs),
-                "state": "compacting" if segment.spent else "sealed" if segment.sealed else "open",
-            }
-            for segment in log.segments.segments
-        ]
+        view = self._view
+        segments = view.segments()
         paged = 0
-        for vhost in list(self._broker.vhosts.values()):
-            for queue in list(vhost.queues.values()):
-                paged += queue.ready.paged_out_count()
+        for vhost in list(view.vhosts):
+            for some in chunks(view.queues.in_vhost(vhost)):
+                paged += view.queues.paged_out(some)
                 await give_way()
+        log = view.log()
         return {
-            "segments": segments,
+            "segments": [asdict(each) for each in segments],
             "segment_count": len(segments),
-            "bytes": sum(segment["bytes"] for segment in segments),
-            "live_bytes": sum(segment["live_bytes"] for segment in segments),
-            "written_lsn": int(log.written_lsn),
-            "durable_lsn": int(log.durable_lsn),
-            "checkpoint_lsn": int(log.checkpoints.lsn),
-            "epoch": int(log.epoch),
+            "bytes": sum(each.bytes for each in segments),
+            "live_bytes": sum(each.live_bytes for each in segments),
+            "written_lsn": log.written_lsn,
+            "durable_lsn": log.durable_lsn,
+            "checkpoint_lsn": log.checkpoint_lsn,
+            "epoch": log.epoch,
             "batches": service.batches,
             "syncs": service.syncs,
             "written_bytes": service.written_bytes,
@@ -352,7 +338,7 @@ class StoreHandlers(Handlers):
             "compactions": service.compacted_segments(),
             "compacted_bytes": service.moved_bytes(),
             "paged_messages": paged,
-            "resident_bytes": int(log.resident_bytes),
+            "resident_bytes": log.resident_bytes,
             "failed_reads": service.failed_reads(),
             "trouble": service.trouble(),
             "losses": list(service.losses),

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
 from warren import __version__
-from warren.channels.broker import Broker
-from warren.exchanges.registry import EXCHANGE_TYPES
+from warren.engine_view.counters import CHANNEL_STATS, LENGTHS
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.exchanges import EXCHANGE_TYPE_NAMES
+from warren.engine_view.totals import chunks
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.metrics.statistics import CHANNEL_STATS, CHURN, LENGTHS, RANGE_QUERY, Ranges, Statistics
-from warren.mgmt_plugin.names import node_name, visible_connections, visible_vhosts
-from warren.mgmt_plugin.resources.connections import channels_of
+from warren.mgmt_plugin.metrics.statistics import CHURN, RANGE_QUERY, Ranges, Statistics
+from warren.mgmt_plugin.names import visible_connections, visible_vhost_names
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.server.held_links import told_by
 from warren.server.management import Listening
 from warren.server.protocols import LISTENERS
 from warren.server.settings import WITH_TLS
-from warren.vhosts.virtual_host import VirtualHost
 
 # The version whose API this is: tools look at it before they ask for anything.
 RABBITMQ_VERSION: Final = "3.13.7"
@@ -29,7 +29,7 @@ def exchange_types() -> list[Described]:
     """Return all exchange types."""
     return [
         {"name": name, "description": f"exchange type {name}", "enabled": True, "internal_purpose": ""}
-        for name in sorted(EXCHANGE_TYPES)
+        for name in EXCHANGE_TYPE_NAMES
     ]
 
 
@@ -89,18 +89,6 @@ FEATURES: Final = (
 )
 
 
-async def _delayed_in(vhosts: Sequence[VirtualHost]) -> int:
-    """Return the number of messages that wait in delayed message exchanges."""
-    count = 0
-    for vhost in vhosts:
-        for at, held in enumerate(list(vhost.held.values()), 1):
-            count += int(held.count)
-            if at % PIECE == 0:
-                await give_way()
-    return count
-
-
-PIECE: Final = 32
 _USER: Final = Access.USER
 
 
@@ -109,22 +97,22 @@ class OverviewHandlers(Handlers):
 
     def __init__(
         self,
-        broker: Broker,
+        view: EngineView,
         statistics: Statistics,
         listening: Sequence[Listening],
         cluster: Callable[[], Described] | None,
     ) -> None:
-        self._broker = broker
+        self._view = view
         self._statistics = statistics
         self._listening = listening
         self._cluster = cluster
 
     async def show_overview(self, call: Call) -> Described:
-        broker = self._broker
+        view = self._view
         ranges = Ranges.of(call.query)
-        vhosts = list(visible_vhosts(call))
-        connections = visible_connections(call, self._broker)
-        totals_of = [vhost.lengths() for vhost in vhosts]
+        vhosts = visible_vhost_names(call)
+        connections = visible_connections(call, view)
+        totals_of = [view.vhosts.lengths(vhost) for vhost in vhosts]
         messages, ready, unacked, consumers = (sum(each[at] for each in totals_of) for at in range(4))
         lengths = (messages, ready, unacked)
         described: Described = {
@@ -138,7 +126,7 @@ class OverviewHandlers(Handlers):
             "rates_mode": "basic",
             "sample_retention_policies": {"global": [600, 3600, 28800, 86400], "basic": [600], "detailed": [600]},
             "exchange_types": exchange_types(),
-            "cluster_name": broker.cluster_name(),
+            "cluster_name": view.cluster_name(),
             "cluster_tags": [],
             "node_tags": [],
             "default_queue_type": "classic",
@@ -146,13 +134,13 @@ class OverviewHandlers(Handlers):
             "enable_queue_totals": False,
             "is_op_policy_updating_enabled": True,
             "statistics_db_event_queue": 0,
-            "node": node_name(broker),
+            "node": view.node_name(),
             "object_totals": {
-                "channels": len(channels_of(connections)),
+                "channels": len(view.connections.channels_of(connections)),
                 "connections": len(connections),
                 "consumers": consumers,
-                "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
-                "queues": sum(len(vhost.queues) for vhost in vhosts),
+                "exchanges": sum(view.exchanges.count(vhost) for vhost in vhosts),
+                "queues": sum(view.queues.count(vhost) for vhost in vhosts),
             },
         }
         statistics = self._statistics
@@ -160,19 +148,28 @@ class OverviewHandlers(Handlers):
         totals: Described = {}
         shown.add(totals, LENGTHS, ranges.lengths)
         described["queue_totals"] = totals
-        described["messages_delayed"] = await _delayed_in(vhosts)
+        described["messages_delayed"] = await self._delayed_in(vhosts)
         described["message_stats"] = shown.message_stats(CHANNEL_STATS, ranges.messages)
         churn: Described = {}
         statistics.of_broker(lengths).add(churn, CHURN, ranges.messages)
         described["churn_rates"] = churn
         if self._cluster is not None:
             described["cluster"] = cluster_of(self._cluster())
-        if mark := told_by(broker.parameters):
+        if mark := told_by(view.parameters):
             described["links_held"] = mark.document()
         if call.operator.is_monitor:
-            described["listeners"] = listener_rows(node_name(broker), self._listening)
-            described["contexts"] = context_rows(node_name(broker), self._listening)
+            described["listeners"] = listener_rows(view.node_name(), self._listening)
+            described["contexts"] = context_rows(view.node_name(), self._listening)
         return described
+
+    async def _delayed_in(self, vhosts: Sequence[str]) -> int:
+        """Return the number of messages that wait in delayed message exchanges."""
+        count = 0
+        for vhost in vhosts:
+            for some in chunks(self._view.exchanges.delaying(vhost)):
+                count += self._view.exchanges.delayed(vhost, some)
+                await give_way()
+        return count
 
     async def show_version(self, call: Call) -> str:
         return RABBITMQ_VERSION

@@ -7,10 +7,17 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from warren.channels.broker import Broker
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.parameters import (
+    OPERATOR_POLICY_COMPONENT,
+    VHOST_LIMITS_COMPONENT,
+    VHOST_LIMITS_NAME,
+    Parameter,
+    PolicyRow,
+)
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import cluster_id, the_vhost, visible_vhosts
+from warren.mgmt_plugin.names import cluster_id, visible_vhost_names
 from warren.mgmt_plugin.routes import (
     Access,
     Call,
@@ -30,14 +37,6 @@ from warren.vhosts.metadata import (
     PolicyDelete,
     PolicyPut,
 )
-from warren.vhosts.parameters import (
-    OPERATOR_POLICY_COMPONENT,
-    VHOST_LIMITS_COMPONENT,
-    VHOST_LIMITS_NAME,
-    Parameter,
-    ParameterBook,
-)
-from warren.vhosts.policies import Policy
 
 CLUSTER_ID: Final = "internal_cluster_id"
 
@@ -66,7 +65,7 @@ class ClusterName(msgspec.Struct):
 # --- policies ---------------------------------------------------------------------------------------------------------
 
 
-def describe_policy(policy: Policy) -> Described:
+def describe_policy(policy: PolicyRow) -> Described:
     """Return a policy, or an operator policy."""
     put = policy.put
     return {
@@ -77,36 +76,6 @@ def describe_policy(policy: Policy) -> Described:
         "definition": policy.definition,
         "priority": put.priority,
     }
-
-
-def _policies(call: Call, *, operator: bool) -> list[Described]:
-    found: list[Described] = []
-    for vhost in visible_vhosts(call):
-        book = vhost.policies.operator_policies if operator else vhost.policies.policies
-        found += [describe_policy(book[name]) for name in sorted(book)]
-    return found
-
-
-def _the_policy(call: Call, *, operator: bool) -> Policy:
-    book = the_vhost(call).policies
-    policy = (book.operator_policies if operator else book.policies).get(call.params["name"])
-    if policy is None:
-        raise not_found()
-    return policy
-
-
-async def _put_policy(call: Call, *, operator: bool) -> Response:
-    given = await call.json()
-    if isinstance(given, dict) and isinstance(given.get("priority", 0), bool | float):
-        raise bad_request(f"Validation failed\n\npriority should be a number, actually was {given['priority']}\n")
-    body = convert(given, PolicyBody)
-    vhost = the_vhost(call)
-    name = call.params["name"]
-    new = name not in (vhost.policies.operator_policies if operator else vhost.policies.policies)
-    definition = json.dumps(body.definition)
-    put = PolicyPut(vhost.name, name, body.pattern, body.apply_to, body.priority, definition, operator)
-    await call.administer(put, validates=True)
-    return created(new=new)
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------
@@ -122,33 +91,26 @@ def describe_parameter(parameter: Parameter) -> Described:
     }
 
 
-def parameter_rows(call: Call, parameters: ParameterBook) -> list[Described]:
+def parameter_rows(call: Call, view: EngineView) -> list[Described]:
     """Return the parameters that the user may see, in the vhost and of the component of the path."""
     component = call.params.get("component")
     found: list[Described] = []
     by_vhost: dict[str, list[Parameter]] = {}
-    for each in parameters.parameters(call.params.get("vhost"), component):
+    for each in view.parameters.of(call.params.get("vhost"), component):
         by_vhost.setdefault(each.vhost, []).append(each)
-    for vhost in visible_vhosts(call):
-        if not (call.operator.is_administrator or call.operator.may_enter(vhost.name)):
+    for vhost in view.vhosts.rows(visible_vhost_names(call)):
+        name = vhost.record.name
+        if not (call.operator.is_administrator or call.operator.may_enter(name)):
             continue
-        found += [describe_parameter(each) for each in by_vhost.get(vhost.name, [])]
+        found += [describe_parameter(each) for each in by_vhost.get(name, [])]
         if vhost.limits and component in (None, VHOST_LIMITS_COMPONENT):
-            found.append(
-                {
-                    "vhost": vhost.name,
-                    "component": VHOST_LIMITS_COMPONENT,
-                    "name": VHOST_LIMITS_NAME,
-                    "value": vhost.limits,
-                }
-            )
+            limits = {"component": VHOST_LIMITS_COMPONENT, "name": VHOST_LIMITS_NAME, "value": vhost.limits}
+            found.append({"vhost": name, **limits})
         if component in (None, OPERATOR_POLICY_COMPONENT):
-            for name, policy in sorted(vhost.policies.operator_policies.items()):
+            for policy in view.policies.of(name, operator=True):
                 value = describe_policy(policy)
-                del value["vhost"], value["name"]
-                found.append(
-                    {"vhost": vhost.name, "component": OPERATOR_POLICY_COMPONENT, "name": name, "value": value}
-                )
+                own = {"vhost": value.pop("vhost"), "component": OPERATOR_POLICY_COMPONENT, "name": value.pop("name")}
+                found.append({**own, "value": value})
     return found
 
 
@@ -163,30 +125,57 @@ _G: Final = "/api/global-parameters/{name}"
 class PolicyHandlers(Handlers):
     """Handlers of policies and operator policies."""
 
+    def __init__(self, view: EngineView) -> None:
+        self._view = view
+
+    def _list(self, call: Call, *, operator: bool) -> list[Described]:
+        found: list[Described] = []
+        for vhost in visible_vhost_names(call):
+            found += map(describe_policy, self._view.policies.of(vhost, operator=operator))
+        return found
+
+    def _the_policy(self, call: Call, *, operator: bool) -> PolicyRow:
+        policy = self._view.policies.maybe(call.params["vhost"], call.params["name"], operator=operator)
+        if policy is None:
+            raise not_found()
+        return policy
+
+    async def _put(self, call: Call, *, operator: bool) -> Response:
+        given = await call.json()
+        if isinstance(given, dict) and isinstance(given.get("priority", 0), bool | float):
+            raise bad_request(f"Validation failed\n\npriority should be a number, actually was {given['priority']}\n")
+        body = convert(given, PolicyBody)
+        vhost, name = call.params["vhost"], call.params["name"]
+        new = self._view.policies.maybe(vhost, name, operator=operator) is None
+        definition = json.dumps(body.definition)
+        put = PolicyPut(vhost, name, body.pattern, body.apply_to, body.priority, definition, operator)
+        await call.administer(put, validates=True)
+        return created(new=new)
+
     async def list_policies(self, call: Call) -> list[Described]:
-        return _policies(call, operator=False)
+        return self._list(call, operator=False)
 
     async def list_operator_policies(self, call: Call) -> list[Described]:
-        return _policies(call, operator=True)
+        return self._list(call, operator=True)
 
     async def show_policy(self, call: Call) -> Described:
-        return describe_policy(_the_policy(call, operator=False))
+        return describe_policy(self._the_policy(call, operator=False))
 
     async def show_operator_policy(self, call: Call) -> Described:
-        return describe_policy(_the_policy(call, operator=True))
+        return describe_policy(self._the_policy(call, operator=True))
 
     async def put_policy(self, call: Call) -> Response:
-        return await _put_policy(call, operator=False)
+        return await self._put(call, operator=False)
 
     async def put_operator_policy(self, call: Call) -> Response:
-        return await _put_policy(call, operator=True)
+        return await self._put(call, operator=True)
 
     async def delete_policy(self, call: Call) -> None:
-        put = _the_policy(call, operator=False).put
+        put = self._the_policy(call, operator=False).put
         await call.administer(PolicyDelete(put.vhost, put.name))
 
     async def delete_operator_policy(self, call: Call) -> None:
-        put = _the_policy(call, operator=True).put
+        put = self._the_policy(call, operator=True).put
         await call.administer(PolicyDelete(put.vhost, put.name, operator=True))
 
     ROUTES: ClassVar = (
@@ -208,15 +197,16 @@ class PolicyHandlers(Handlers):
 class ParameterHandlers(Handlers):
     """Handlers of parameters, of those of the whole broker too, and of its name."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, view: EngineView) -> None:
+        self._view = view
+        self._parameters = view.parameters
 
     async def list_parameters(self, call: Call) -> list[Described]:
-        return parameter_rows(call, self._broker.parameters)
+        return parameter_rows(call, self._view)
 
     def _the_parameter(self, call: Call) -> Parameter:
         params = call.params
-        parameter = self._broker.parameters.maybe_parameter(params["vhost"], params["component"], params["name"])
+        parameter = self._parameters.maybe(params["vhost"], params["component"], params["name"])
         if parameter is None:
             raise not_found()
         return parameter
@@ -238,8 +228,8 @@ class ParameterHandlers(Handlers):
         self._check_component(call)
         body = await call.body(ParameterBody)
         params = call.params
-        book = self._broker.parameters
-        new = book.maybe_parameter(params["vhost"], params["component"], params["name"]) is None
+        book = self._parameters
+        new = book.maybe(params["vhost"], params["component"], params["name"]) is None
         put = ParameterPut(params["vhost"], params["component"], params["name"], json.dumps(body.value))
         await call.administer(put, validates=True)
         return created(new=new)
@@ -252,18 +242,17 @@ class ParameterHandlers(Handlers):
         await call.administer(ParameterDelete(params["vhost"], params["component"], params["name"]), validates=True)
 
     async def list_global_parameters(self, call: Call) -> list[Described]:
-        broker = self._broker
-        found = [{"name": each.name, "value": each.value} for each in broker.parameters.global_parameters()]
+        found = [{"name": each.name, "value": each.value} for each in self._parameters.all_global()]
         return sorted([*found, self._cluster_id()], key=lambda each: str(each["name"]))
 
     def _cluster_id(self) -> Described:
         """Return the global parameter that the broker itself has set, for good."""
-        return {"name": CLUSTER_ID, "value": cluster_id(self._broker)}
+        return {"name": CLUSTER_ID, "value": cluster_id(self._view)}
 
     async def show_global_parameter(self, call: Call) -> Described:
         if call.params["name"] == CLUSTER_ID:
             return self._cluster_id()
-        found = self._broker.parameters.maybe_global(call.params["name"])
+        found = self._parameters.maybe_global(call.params["name"])
         if found is None:
             raise not_found()
         return {"name": found.name, "value": found.value}
@@ -273,17 +262,17 @@ class ParameterHandlers(Handlers):
         name = call.params["name"]
         if name == CLUSTER_ID:
             raise bad_request(f"{CLUSTER_ID} cannot be changed")
-        new = self._broker.parameters.maybe_global(name) is None
+        new = self._parameters.maybe_global(name) is None
         await call.administer(GlobalParameterPut(name, json.dumps(body.value)), validates=True)
         return created(new=new)
 
     async def delete_global_parameter(self, call: Call) -> None:
-        if self._broker.parameters.maybe_global(call.params["name"]) is None:
+        if self._parameters.maybe_global(call.params["name"]) is None:
             raise not_found()
         await call.administer(GlobalParameterDelete(call.params["name"]))
 
     async def show_cluster_name(self, call: Call) -> Described:
-        return {"name": self._broker.cluster_name()}
+        return {"name": self._view.cluster_name()}
 
     async def put_cluster_name(self, call: Call) -> None:
         body = await call.body(ClusterName)

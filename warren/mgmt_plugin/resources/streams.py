@@ -13,7 +13,7 @@ from warren.channels.access import READ
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import the_shared_queue, visible_queues
+from warren.mgmt_plugin.names import the_shared_queue, visible_vhosts
 from warren.mgmt_plugin.resources.ranges import Known, check_path, life_of, the_restored_vhost
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created, not_found
 from warren.msgstore.log.message_log import MessageLog
@@ -115,7 +115,10 @@ class StreamHandlers(Handlers):
         return found[0]
 
     async def list_groups(self, call: Call) -> Rows:
-        streams = [queue for queue in await visible_queues(call) if isinstance(queue, Stream)]
+        streams: list[Stream] = []
+        for vhost in visible_vhosts(call):
+            of_vhost = [queue for queue in vhost.queues.values() if isinstance(queue, Stream)]
+            streams += sorted(of_vhost, key=lambda stream: stream.name)
         found = [(stream, group) for stream in streams for group in stream.consumer_groups()]
         return Rows(found, lambda each: _describe(*each), lambda each: each[0].deleted)
 

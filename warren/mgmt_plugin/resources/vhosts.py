@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 import msgspec
 
-from warren.channels.broker import Broker
+from warren.engine_view.counters import CHANNEL_STATS, CONNECTION_FIELDS, LENGTHS
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.vhosts import VhostRow
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
-from warren.mgmt_plugin.metrics.statistics import (
-    CHANNEL_STATS,
-    CONNECTION_FIELDS,
-    LENGTHS,
-    RANGE_QUERY,
-    Ranges,
-    Statistics,
-)
-from warren.mgmt_plugin.names import node_name, the_vhost, visible_vhosts
+from warren.mgmt_plugin.metrics.statistics import RANGE_QUERY, Ranges, Statistics
+from warren.mgmt_plugin.names import visible_vhost_names
 from warren.mgmt_plugin.resources.users import LimitBody, tags_of
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created, not_found
 from warren.queues.counters import MessageCounts
 from warren.vhosts.metadata import PermissionPut, VhostDelete, VhostLimitsDelete, VhostLimitsPut, VhostPut
-from warren.vhosts.virtual_host import VirtualHost
 
 
 class VhostBody(msgspec.Struct):
@@ -47,32 +41,42 @@ _L: Final = "/api/vhost-limits/{vhost}/{limit}"
 class VhostHandlers(Handlers):
     """Handlers of vhosts and their limits."""
 
-    def __init__(self, broker: Broker, statistics: Statistics, settle: Callable[[], None]) -> None:
-        self._broker = broker
+    def __init__(self, view: EngineView, statistics: Statistics) -> None:
+        self._view = view
         self._statistics = statistics
-        self._settle = settle
+
+    def the_vhost(self, call: Call) -> VhostRow:
+        """Return the vhost of the path.
+
+        Raises:
+            HttpError: 404.
+        """
+        row = self._view.vhosts.maybe_row(call.params["vhost"])
+        if row is None:
+            raise not_found()
+        return row
 
     def describe_vhost(
-        self, vhost: VirtualHost, ranges: Ranges, counts: Mapping[str, MessageCounts] | None = None
+        self, row: VhostRow, ranges: Ranges, counts: Mapping[str, MessageCounts] | None = None
     ) -> Described:
         """Return a vhost."""
-        record = vhost.record
+        record = row.record
         queue_type = record.default_queue_type or "undefined"
         metadata = {"description": record.description, "tags": list(record.tags)}
         if record.default_queue_type:
             metadata["default_queue_type"] = record.default_queue_type
         described: Described = {
-            "name": vhost.name,
+            "name": record.name,
             "description": record.description,
             "tags": list(record.tags),
             "default_queue_type": queue_type,
             "protected_from_deletion": record.protected_from_deletion,
             "metadata": metadata,
-            "tracing": vhost.tracing,
-            "cluster_state": {node_name(self._broker): "running"},
+            "tracing": row.tracing,
+            "cluster_state": {self._view.node_name(): "running"},
         }
-        totals = self._broker.totals(vhost.name) if counts is None else counts[vhost.name]
-        shown = self._statistics.of_vhost(vhost.name, vhost.lengths()[:3], totals)
+        totals = self._view.counts(record.name) if counts is None else counts[record.name]
+        shown = self._statistics.of_vhost(record.name, self._view.vhosts.lengths(record.name)[:3], totals)
         shown.add(described, LENGTHS, ranges.lengths)
         shown.add(described, CONNECTION_FIELDS, ranges.data)
         stats = shown.message_stats(CHANNEL_STATS, ranges.messages)
@@ -81,24 +85,25 @@ class VhostHandlers(Handlers):
         return described
 
     async def list_vhosts(self, call: Call) -> Response:
-        vhosts = list(visible_vhosts(call))
-        ranges = Ranges.of(call.query, len(vhosts))
-        counts = self._broker.sums().by_vhost
+        vhosts = self._view.vhosts
+        names = visible_vhost_names(call)
+        ranges = Ranges.of(call.query, len(names))
+        counts = self._view.counts_by_vhost()
         return await answer_list(
             call,
-            vhosts,
-            lambda vhost: self.describe_vhost(vhost, ranges, counts),
-            {"name": lambda vhost: vhost.name, "tracing": lambda vhost: vhost.tracing},
+            names,
+            lambda name: self.describe_vhost(vhosts.row(name), ranges, counts),
+            {"name": lambda name: name, "tracing": lambda name: vhosts.row(name).tracing},
+            lambda name: name not in vhosts,
         )
 
     async def show_vhost(self, call: Call) -> Described:
-        return self.describe_vhost(the_vhost(call), Ranges.of(call.query))
+        return self.describe_vhost(self.the_vhost(call), Ranges.of(call.query))
 
     async def put_vhost(self, call: Call) -> Response:
         body = await call.body(VhostBody)
         name = call.params["vhost"]
-        broker = self._broker
-        there = broker.vhosts.get(name)
+        there = self._view.vhosts.maybe_row(name)
         before = VhostPut(name) if there is None else there.record
         metadata = body.metadata if isinstance(body.metadata, dict) else {}
         description = metadata.get("description") if body.description is None else body.description
@@ -122,12 +127,11 @@ class VhostHandlers(Handlers):
             # As RabbitMQ does: the user that creates a vhost may use it.
             await call.administer(PermissionPut(call.operator.name, name, ".*", ".*", ".*"))
         if body.tracing is not None:
-            broker.trace(name, body.tracing)
-            self._settle()
+            self._view.trace(name, on=body.tracing)
         return created(new=there is None)
 
     async def delete_vhost(self, call: Call) -> None:
-        await call.administer(VhostDelete(the_vhost(call).name))
+        await call.administer(VhostDelete(self.the_vhost(call).record.name))
 
     async def protect_vhost(self, call: Call) -> None:
         await self._set_protected(call, True)
@@ -136,35 +140,39 @@ class VhostHandlers(Handlers):
         await self._set_protected(call, False)
 
     async def _set_protected(self, call: Call, protected: bool) -> None:
-        record = the_vhost(call).record
+        record = self.the_vhost(call).record
         await call.administer(
             VhostPut(record.name, record.description, record.tags, record.default_queue_type, protected)
         )
 
     async def start_vhost(self, call: Call) -> None:
-        the_vhost(call)
-        if call.params["node"] != node_name(self._broker):
+        self.the_vhost(call)
+        if call.params["node"] != self._view.node_name():
             raise not_found()
 
     # --- limits -------------------------------------------------------------------------------------------------------
 
     async def list_limits(self, call: Call) -> list[Described]:
-        return [{"vhost": vhost.name, "value": vhost.limits} for vhost in visible_vhosts(call) if vhost.limits]
+        return [
+            {"vhost": row.record.name, "value": row.limits}
+            for row in self._view.vhosts.rows(visible_vhost_names(call))
+            if row.limits
+        ]
 
     async def put_limit(self, call: Call) -> None:
         body = await call.body(LimitBody)
-        vhost = the_vhost(call)
+        vhost = self.the_vhost(call)
         limits: dict[str, Any] = dict(vhost.limits)
         limits[call.params["limit"]] = body.value
-        await call.administer(VhostLimitsPut(vhost.name, json.dumps(limits)), validates=True)
+        await call.administer(VhostLimitsPut(vhost.record.name, json.dumps(limits)), validates=True)
 
     async def delete_limit(self, call: Call) -> None:
-        vhost = the_vhost(call)
+        vhost = self.the_vhost(call)
         limits = dict(vhost.limits)
         if limits.pop(call.params["limit"], None) is None:
             raise not_found()
         await call.administer(
-            VhostLimitsPut(vhost.name, json.dumps(limits)) if limits else VhostLimitsDelete(vhost.name)
+            VhostLimitsPut(vhost.record.name, json.dumps(limits)) if limits else VhostLimitsDelete(vhost.record.name)
         )
 
     ROUTES: ClassVar = (

@@ -8,25 +8,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final, TypeVar
 
 from warren.channels.broker import Broker
 from warren.channels.peer import Peer
 from warren.channels.session import CHANNEL_CLOSING, Session
-from warren.mgmt_plugin.http.scheduler import give_way
-from warren.mgmt_plugin.metrics.families import (
-    CHANNEL_STATE,
-    channel_state,
-    queue_deliveries,
-)
+from warren.engine_view.connections import channel_state
+from warren.engine_view.queues import queue_deliveries
 from warren.queues.arguments import LONG_TYPES
 from warren.queues.queue import Queue
 from warren.vhosts.topology_watcher import TopologyWatcher
 
 CHUNK: Final = 32
 DELIVERIES: Final = 7  # numbers in `queue_deliveries`
+CHANNEL_STATES: Final = 7  # numbers in `channel_state`
 
 Item = TypeVar("Item")
 
@@ -80,7 +77,7 @@ class Totals:
         self.delayed = 0  # messages that wait in delayed message exchanges
         self.deliveries: dict[str, list[int]] = {}  # by queue type
         self.publishers = 0
-        self.channel_state = [0] * len(CHANNEL_STATE)
+        self.channel_state = [0] * CHANNEL_STATES
         self.received_bytes = 0
         self.sent_bytes = 0
         self.protocols: dict[str, int] = {}  # connections that have begun to log in, by protocol and version
@@ -131,33 +128,42 @@ class Totals:
         self.waiting_bytes += int(connection.outbox.waiting_bytes())
 
 
-async def walk(broker: Broker, gone: GoneQueues) -> Totals:
-    """Return the sums over all objects."""
-    totals = Totals()
-    churn = broker.churn
-    # All of this without a pause: objects that end later are in these lists, and not in the sums of the gone ones.
-    totals.deliveries = {kind: list(numbers) for kind, numbers in gone.deliveries.items()}
-    queues = [list(vhost.queues.values()) for vhost in broker.vhosts.values()]
-    delayed = [list(vhost.held.values()) for vhost in broker.vhosts.values()]
-    connections = list(broker.connections.values())
-    totals.received_bytes, totals.sent_bytes = churn.received_bytes, churn.sent_bytes
-    for some_queues in queues:
-        totals.queues += len(some_queues)
-        for queue_chunk in chunks(some_queues):
-            totals.add_queues(queue_chunk)
-            await give_way()
-    for some_delayed in delayed:
-        for delayed_chunk in chunks(some_delayed):
-            totals.delayed += sum(int(each.count) for each in delayed_chunk)
-            await give_way()
-    for connection in connections:
-        if not connection.is_direct:
-            totals.add_connection(connection)
-            for channel_chunk in chunks(list(connection.channels.values())):
-                totals.add_channels(channel_chunk)
-                await give_way()
-    gone.keep_up(totals)
-    return totals
+class TotalsWalk:
+    """Takes the sums over all objects of one engine, again and again."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._gone = GoneQueues()
+        broker.watchers.add(self._gone)
+
+    def walk(self) -> Iterator[Totals | None]:
+        """Yield None after each piece of work, and the sums at last. One walk at a time."""
+        broker, gone = self._broker, self._gone
+        totals = Totals()
+        churn = broker.churn
+        # All of this without a pause: objects that end later are in these lists, and not in the sums of the gone ones.
+        totals.deliveries = {kind: list(numbers) for kind, numbers in gone.deliveries.items()}
+        queues = [list(vhost.queues.values()) for vhost in broker.vhosts.values()]
+        delayed = [list(vhost.held.values()) for vhost in broker.vhosts.values()]
+        connections = list(broker.connections.values())
+        totals.received_bytes, totals.sent_bytes = churn.received_bytes, churn.sent_bytes
+        for some_queues in queues:
+            totals.queues += len(some_queues)
+            for queue_chunk in chunks(some_queues):
+                totals.add_queues(queue_chunk)
+                yield None
+        for some_delayed in delayed:
+            for delayed_chunk in chunks(some_delayed):
+                totals.delayed += sum(int(each.count) for each in delayed_chunk)
+                yield None
+        for connection in connections:
+            if not connection.is_direct:
+                totals.add_connection(connection)
+                for channel_chunk in chunks(list(connection.channels.values())):
+                    totals.add_channels(channel_chunk)
+                    yield None
+        gone.keep_up(totals)
+        yield totals
 
 
 def chunks(items: Iterable[Item]) -> Iterable[list[Item]]:

@@ -1,0 +1,413 @@
+"""Connections and channels: rows, and what operators do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from warren.channels.broker import Broker
+from warren.channels.connection_states import ENDED, STATE_NAMES
+from warren.channels.event_values import port_of
+from warren.channels.peer import Peer
+from warren.channels.session import Session
+from warren.channels.shared import PAUSED_TURN
+from warren.engine_view.counters import channel_counters, connection_counters
+from warren.engine_view.refs import ChannelRef, ConnectionRef, ConsumerRef, SubscriptionRef
+from warren.queues.delivery import Consumer
+
+
+class ConnectionEnds(msgspec.Struct, frozen=True):
+    """A connection in the rows of objects that belong to it."""
+
+    name: str
+    user_provided_name: str
+    peer_host: str
+    peer_port: int
+
+
+class ConnectionRow(msgspec.Struct, frozen=True):
+    """A connection; the fields have RabbitMQ's names. `node` is where the client is connected.
+
+    `details` are the fields of its protocol, and `counters` `CONNECTION_FIELDS`.
+    """
+
+    name: str
+    user_provided_name: str
+    node: str
+    user: str
+    vhost: str
+    protocol: str
+    type: str
+    state: str
+    channels: int
+    channel_max: int
+    frame_max: int
+    timeout: int
+    host: str
+    port: int
+    peer_host: str
+    peer_port: int
+    ssl: bool
+    peer_cert_subject: str | None
+    auth_mechanism: str
+    connected_at: int
+    client_properties: dict[str, Any]
+    recv_cnt: int
+    send_cnt: int
+    send_pend: int
+    details: dict[str, object]
+    counters: tuple[int, ...]
+
+
+class ChannelEnds(msgspec.Struct, frozen=True):
+    """A channel in the rows of objects that belong to it."""
+
+    connection_name: str
+    user_provided_name: str
+    name: str
+    node: str
+    number: int
+    peer_host: str
+    peer_port: int
+    user: str
+
+
+class ChannelRow(msgspec.Struct, frozen=True):
+    """A channel; the fields have RabbitMQ's names. `counters` are `CHANNEL_STATS`."""
+
+    name: str
+    number: int
+    node: str
+    user: str
+    vhost: str
+    connection_details: ConnectionEnds
+    state: str
+    transactional: bool
+    confirm: bool
+    prefetch_count: int
+    global_prefetch_count: int
+    consumer_count: int
+    messages_unacknowledged: int
+    messages_unconfirmed: int
+    messages_uncommitted: int
+    acks_uncommitted: int
+    counters: tuple[int, ...]
+
+
+def connection_name(connection: Peer) -> str:
+    """Return ``peer -> local``."""
+    return f"{connection.peer} -> {connection.local}"
+
+
+def channel_name(channel: Session) -> str:
+    """Return the connection's name and the channel's number."""
+    return f"{connection_name(channel.connection)} ({int(channel.number)})"
+
+
+def host_of(endpoint: str) -> str:
+    """Return the host of ``host:port``."""
+    return endpoint.rpartition(":")[0].strip("[]")
+
+
+def connection_ends(connection: Peer) -> ConnectionEnds:
+    """Return a connection as the objects that belong to it show it."""
+    peer = connection.peer
+    return ConnectionEnds(connection_name(connection), connection.name, host_of(peer), port_of(peer))
+
+
+def channel_ends(channel: Session, node: str) -> ChannelEnds:
+    """Return a channel as the objects that belong to it show it."""
+    connection = channel.connection
+    name = connection_name(connection)
+    return ChannelEnds(
+        name,
+        connection.name,
+        f"{name} ({int(channel.number)})",
+        connection.node_name or node,
+        int(channel.number),
+        host_of(connection.peer),
+        port_of(connection.peer),
+        connection.user_name,
+    )
+
+
+def channel_state(channel: Session) -> tuple[int, ...]:
+    """Return consumers, unacked and unconfirmed messages, uncommitted messages and acks, prefetch of one and of all."""
+    ledger = channel.ledger
+    publishes, acks = channel.uncommitted()
+    return (
+        len(ledger.consumers),
+        int(ledger.unacked_count),
+        channel.unconfirmed_count(),
+        publishes,
+        acks,
+        int(channel.prefetch),
+        int(ledger.prefetch),
+    )
+
+
+def sessions_of(connection: Peer) -> list[Session]:
+    """Return the channels of a connection that have begun, in any order."""
+    return [channel for channel in connection.channels.values() if isinstance(channel, Session)]
+
+
+def _connection_key(key: Callable[[Peer], object]) -> Callable[[ConnectionRef], object]:
+    return cast("Callable[[ConnectionRef], object]", key)
+
+
+def _channel_key(key: Callable[[Session], object]) -> Callable[[ChannelRef], object]:
+    return cast("Callable[[ChannelRef], object]", key)
+
+
+class Connections:
+    """The connections of one engine. `settle` ends the turn of a command."""
+
+    # Fields by which lists are filtered and sorted without a row of each item.
+    KEYS: Final[Mapping[str, Callable[[ConnectionRef], object]]] = {
+        "name": _connection_key(lambda each: f"{connection_name(each)} {each.name}"),
+        "user_provided_name": _connection_key(lambda each: each.name),
+        "user": _connection_key(lambda each: each.user_name),
+        "vhost": _connection_key(lambda each: each.vhost_name),
+        "channels": _connection_key(lambda each: len(each.channels)),
+        "connected_at": _connection_key(lambda each: each.connected_at_ms),
+        "recv_oct": _connection_key(lambda each: int(each.received_bytes)),
+        "send_oct": _connection_key(lambda each: int(each.outbox.sent_bytes)),
+    }
+    CHANNEL_KEYS: Final[Mapping[str, Callable[[ChannelRef], object]]] = {
+        "name": _channel_key(lambda each: f"{channel_name(each)} {each.connection.name}"),
+        "connection_details.user_provided_name": _channel_key(lambda each: each.connection.name),
+        "user": _channel_key(lambda each: each.connection.user_name),
+        "vhost": _channel_key(lambda each: each.connection.vhost_name),
+        "number": _channel_key(lambda each: int(each.number)),
+        "prefetch_count": _channel_key(lambda each: each.prefetch),
+        "consumer_count": _channel_key(lambda each: len(each.ledger.consumers)),
+        "messages_unacknowledged": _channel_key(lambda each: int(each.ledger.unacked_count)),
+    }
+
+    def __init__(self, broker: Broker, settle: Callable[[], None]) -> None:
+        self._broker = broker
+        self._peers: Mapping[int, Peer] = broker.connections
+        self._settle = settle
+
+    # --- lists ------------------------------------------------------------------------------------------------------
+
+    def all(self) -> list[ConnectionRef]:
+        """Return all connections of clients, logged in or not."""
+        return [ConnectionRef(each) for each in self._peers.values() if not each.is_direct]
+
+    def known(self, *, user: str | None = None, vhost: str | None = None) -> list[ConnectionRef]:
+        """Return the connections whose user is known, of one user or in one vhost if asked."""
+        found: list[ConnectionRef] = []
+        for each in self._peers.values():
+            if each.is_direct or not each.is_known:
+                continue
+            if (vhost is None or each.vhost_name == vhost) and (user is None or each.user_name == user):
+                found.append(ConnectionRef(each))
+        return found
+
+    def maybe_named(self, name: str) -> ConnectionRef | None:
+        """Return the connection with this name."""
+        for each in self._peers.values():
+            if not each.is_direct and connection_name(each) == name:
+                return ConnectionRef(each)
+        return None
+
+    def channels_of(self, connections: Iterable[ConnectionRef]) -> list[ChannelRef]:
+        """Return the channels of some connections, of each in the order of their numbers."""
+        found: list[ChannelRef] = []
+        for connection in connections:
+            assert isinstance(connection, Peer)
+            channels = connection.channels
+            for number in sorted(channels):
+                channel = channels[number]
+                if isinstance(channel, Session):
+                    found.append(ChannelRef(channel))
+        return found
+
+    def channels(self, connection: ConnectionRef) -> list[ChannelRef]:
+        """Return the channels of one connection, in any order."""
+        return cast("list[ChannelRef]", sessions_of(_peer(connection)))
+
+    def maybe_channel(self, name: str, connections: Iterable[ConnectionRef]) -> ChannelRef | None:
+        """Return the channel with this name, if it is on one of `connections`."""
+        for connection in _peers(connections):
+            if name.startswith(connection_name(connection)):
+                for channel in sessions_of(connection):
+                    if channel_name(channel) == name:
+                        return ChannelRef(channel)
+        return None
+
+    def consumers(self, channel: ChannelRef) -> list[ConsumerRef]:
+        """Return the consumers of a channel."""
+        consumers: Iterable[Consumer] = _session(channel).ledger.consumers.values()
+        return [ConsumerRef(each) for each in consumers]
+
+    def subscriptions(self, connection: ConnectionRef) -> list[SubscriptionRef]:
+        """Return the subscriptions of the protocols that have them."""
+        return [SubscriptionRef((each, it)) for each in sessions_of(_peer(connection)) for it in each.subscribed()]
+
+    # --- fields -----------------------------------------------------------------------------------------------------
+
+    def name(self, connection: ConnectionRef) -> str:
+        """Return ``peer -> local``."""
+        return connection_name(_peer(connection))
+
+    def user(self, connection: ConnectionRef) -> str:
+        """Return the user of a connection."""
+        return _peer(connection).user_name
+
+    def vhost(self, connection: ConnectionRef) -> str:
+        """Return the name of the vhost of a connection."""
+        return _peer(connection).vhost_name
+
+    def known_as(self, connection: ConnectionRef) -> tuple[str, str, str, str]:
+        """Return vhost, name, user, and the name that the client gave itself."""
+        assert isinstance(connection, Peer)
+        return connection.vhost_name, connection_name(connection), connection.user_name, connection.name
+
+    def consumed(self, connection: ConnectionRef) -> Iterator[tuple[str, str]]:
+        """Yield the tag of each consumer of a connection, and its queue and channel. Callers may give way meanwhile."""
+        assert isinstance(connection, Peer)
+        for channel in list(connection.channels.values()):
+            if isinstance(channel, Session):
+                for consumer in list(channel.ledger.consumers.values()):
+                    yield consumer.tag, f"{consumer.queue.name} {channel_name(channel)}"
+
+    def note_time(self, channel: ChannelRef, now_s: float) -> None:
+        """Have a channel note the time: how old its deliveries are is known as exactly as this is called."""
+        _session(channel).ledger.waiting_since(now_s)
+
+    # --- numbers ----------------------------------------------------------------------------------------------------
+
+    def names(self, connections: list[ConnectionRef]) -> list[str]:
+        """Return the name of each."""
+        return [connection_name(each) for each in _peers(connections)]
+
+    def counters(self, connections: list[ConnectionRef]) -> list[tuple[int, ...]]:
+        """Return `CONNECTION_FIELDS` of each."""
+        return [connection_counters(each) for each in _peers(connections)]
+
+    def socket_counters(self, connections: list[ConnectionRef]) -> list[tuple[int, ...]]:
+        """Return of each the reads and writes of the socket, and the channels."""
+        peers = _peers(connections)
+        return [(int(each.received_reads), int(each.outbox.sent_writes), len(each.channels)) for each in peers]
+
+    def channel_names(self, channels: list[ChannelRef]) -> list[tuple[str, str]]:
+        """Return of each name and vhost."""
+        return [(channel_name(each), each.connection.vhost_name) for each in _sessions(channels)]
+
+    def channel_counters(self, channels: list[ChannelRef]) -> list[tuple[int, ...]]:
+        """Return `CHANNEL_STATS` of each."""
+        return [channel_counters(each) for each in _sessions(channels)]
+
+    def channel_states(self, channels: list[ChannelRef]) -> list[tuple[int, ...]]:
+        """Return of each what `channel_state` does."""
+        return [channel_state(each) for each in _sessions(channels)]
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def row(self, ref: ConnectionRef) -> ConnectionRow:
+        """Return a connection."""
+        assert isinstance(ref, Peer)
+        connection = ref
+        outbox = connection.outbox
+        return ConnectionRow(
+            connection_name(connection),
+            connection.name,
+            connection.node_name or self._broker.node,
+            connection.user_name,
+            connection.vhost_name,
+            connection.protocol_shown(),
+            # A link of this broker connects to it from within, as RabbitMQ's do.
+            "direct" if connection.is_internal else "network",
+            "blocked" if connection.told_blocked else STATE_NAMES[connection.state],
+            len(connection.channels),
+            connection.channel_max,
+            connection.frame_max_bytes,
+            connection.heartbeat_s,
+            host_of(connection.local),
+            port_of(connection.local),
+            host_of(connection.peer),
+            port_of(connection.peer),
+            connection.is_tls,
+            connection.certificate_user,
+            connection.mechanism,
+            connection.connected_at_ms,
+            connection.client_properties,
+            # Reads and writes of the socket, as in RabbitMQ.
+            int(connection.received_reads),
+            int(outbox.sent_writes),
+            int(outbox.waiting_bytes()),
+            connection.details(),
+            connection_counters(connection),
+        )
+
+    def is_gone(self, connection: ConnectionRef) -> bool:
+        """Tell whether a connection has ended."""
+        assert isinstance(connection, Peer)
+        return connection.state == ENDED
+
+    def channel(self, ref: ChannelRef) -> ChannelRow:
+        """Return a channel."""
+        assert isinstance(ref, Session)
+        channel = ref
+        connection = channel.connection
+        ledger = channel.ledger
+        publishes, acks = channel.uncommitted()
+        ends = connection_ends(connection)
+        return ChannelRow(
+            f"{ends.name} ({int(channel.number)})",
+            int(channel.number),
+            connection.node_name or self._broker.node,
+            connection.user_name,
+            connection.vhost_name,
+            ends,
+            "flow" if connection.paused & ~PAUSED_TURN else "running",
+            channel.transaction is not None,
+            channel.confirms is not None,
+            channel.prefetch,
+            int(ledger.prefetch),
+            len(ledger.consumers),
+            int(ledger.unacked_count),
+            channel.unconfirmed_count(),
+            publishes,
+            acks,
+            channel_counters(channel),
+        )
+
+    def is_channel_gone(self, ref: ChannelRef) -> bool:
+        """Tell whether a channel has been closed."""
+        assert isinstance(ref, Session)
+        return ref.connection.channels.get(ref.number) is not ref
+
+    def subscription(self, ref: SubscriptionRef) -> dict[str, object]:
+        """Return a subscription, with the fields of its protocol."""
+        session, subscription = cast("tuple[Session, Any]", ref)
+        return session.describe_subscription(subscription)
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    def close(self, connection: ConnectionRef, reason: str) -> None:
+        """Close a connection of a client, who is told the `reason`."""
+        _peer(connection).force_close(reason)
+        self._settle()
+
+
+def _peers(refs: Iterable[ConnectionRef]) -> Iterable[Peer]:
+    return cast("Iterable[Peer]", refs)
+
+
+def _sessions(refs: Iterable[ChannelRef]) -> Iterable[Session]:
+    return cast("Iterable[Session]", refs)
+
+
+def _peer(ref: ConnectionRef) -> Peer:
+    assert isinstance(ref, Peer)
+    return ref
+
+
+def _session(ref: ChannelRef) -> Session:
+    assert isinstance(ref, Session)
+    return ref

@@ -1,0 +1,69 @@
+"""Runtime parameters and policies, by their names. `Management.administer` changes them, as all metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from warren.vhosts.metadata import PolicyPut
+from warren.vhosts.parameters import OPERATOR_POLICY_COMPONENT as OPERATOR_POLICY_COMPONENT
+from warren.vhosts.parameters import VHOST_LIMITS_COMPONENT as VHOST_LIMITS_COMPONENT
+from warren.vhosts.parameters import VHOST_LIMITS_NAME as VHOST_LIMITS_NAME
+from warren.vhosts.parameters import Parameter as Parameter
+from warren.vhosts.parameters import ParameterBook
+from warren.vhosts.policies import Policy
+from warren.vhosts.virtual_host import VirtualHost
+
+
+class PolicyRow(msgspec.Struct, frozen=True):
+    """A policy as it was set, and its definition decoded."""
+
+    put: PolicyPut
+    definition: dict[str, Any]
+
+
+class Parameters:
+    """The parameters of one engine: a `Parameter` does not change."""
+
+    def __init__(self, book: ParameterBook) -> None:
+        self._book = book
+
+    def of(self, vhost: str | None, component: str | None) -> list[Parameter]:
+        """Return the parameters of all vhosts or one, of all components or one, by name."""
+        return self._book.parameters(vhost, component)
+
+    def maybe(self, vhost: str, component: str, name: str) -> Parameter | None:
+        """Return a parameter of a vhost."""
+        return self._book.maybe_parameter(vhost, component, name)
+
+    def maybe_global(self, name: str) -> Parameter | None:
+        """Return a global parameter."""
+        return self._book.maybe_global(name)
+
+    def all_global(self) -> list[Parameter]:
+        """Return the global parameters by name."""
+        return self._book.global_parameters()
+
+
+class Policies:
+    """The policies and operator policies of one engine."""
+
+    def __init__(self, vhosts: Mapping[str, VirtualHost]) -> None:
+        self._vhosts = vhosts
+
+    def _book(self, vhost: str, operator: bool) -> Mapping[str, Policy]:
+        found = self._vhosts.get(vhost)
+        if found is None:
+            return {}
+        return found.policies.operator_policies if operator else found.policies.policies
+
+    def of(self, vhost: str, *, operator: bool = False) -> list[PolicyRow]:
+        """Return the policies of a vhost by name."""
+        return [PolicyRow(policy.put, policy.definition) for _, policy in sorted(self._book(vhost, operator).items())]
+
+    def maybe(self, vhost: str, name: str, *, operator: bool = False) -> PolicyRow | None:
+        """Return a policy."""
+        policy = self._book(vhost, operator).get(name)
+        return None if policy is None else PolicyRow(policy.put, policy.definition)

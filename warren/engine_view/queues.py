@@ -1,0 +1,436 @@
+"""Queues: rows, and the numbers of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from warren.amqp.properties import decode_properties
+from warren.channels.broker import Broker
+from warren.channels.peer import Peer
+from warren.engine_view.connections import ConnectionEnds, connection_ends
+from warren.engine_view.counters import Lengths, queue_counters
+from warren.engine_view.refs import ConsumerRef, QueueRef
+from warren.queues.activity import changed_queues
+from warren.queues.arguments import CLASSIC
+from warren.queues.delivery import Consumer
+from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
+from warren.queues.queue import Queue
+from warren.streams.stream import Stream
+from warren.vhosts.topology_watcher import TopologyWatcher
+from warren.vhosts.virtual_host import VirtualHost
+
+# The memory of an empty queue, about.
+QUEUE_BYTES: Final = 1500
+# The second octet of the property flags of a content header, and the bit in it.
+_FLAGS_LOW_AT: Final = 13
+_HAS_TIMESTAMP: Final = 0x40
+
+
+class QueueDeclared(msgspec.Struct, frozen=True):
+    """A queue as it was declared, with the type that follows. `arguments`: an encoded field table."""
+
+    name: str
+    vhost: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    exclusive: bool
+    arguments: bytes
+
+
+class QueueRow(QueueDeclared, frozen=True):
+    """A queue as lists show it; the fields have RabbitMQ's names.
+
+    `owner` is the connection of an exclusive queue, `is_replicated` tells that RabbitMQ shows the queue with members,
+    `delivery_limit` is None for queues without one, and `counters` are `QUEUE_FIELDS`.
+    """
+
+    node: str
+    state: str
+    paused: bool
+    policy: str | None
+    operator_policy: str | None
+    effective_policy_definition: dict[str, Any]
+    exclusive_consumer_tag: str | None
+    single_active_consumer_tag: str | None
+    consumers: int
+    consumer_capacity: float
+    consumer_utilisation: float
+    message_bytes: int
+    message_bytes_ready: int
+    message_bytes_unacknowledged: int
+    message_bytes_ram: int
+    message_bytes_paged_out: int
+    message_bytes_persistent: int
+    messages_persistent: int
+    messages_paged_out: int
+    messages_ram: int
+    messages_ready_ram: int
+    messages_unacknowledged_ram: int
+    memory: int
+    head_message_timestamp: int | None
+    messages_delayed: int
+    messages_parked: int
+    messages_dlx: int
+    owner: ConnectionEnds | None
+    is_replicated: bool
+    delivery_limit: int | None
+    offsets: tuple[int, int] | None  # of a stream: the first, and the next
+    counters: tuple[int, ...]
+
+
+class QueueBrief(msgspec.Struct, frozen=True):
+    """The little of a queue that a map of a vhost shows."""
+
+    name: str
+    type: str
+    messages: int
+    consumers: int
+    dead_letter_exchange: str | None
+    paused: bool
+
+
+class FilledRow(msgspec.Struct, frozen=True):
+    """A queue with messages, and how many were published into it."""
+
+    vhost: str
+    name: str
+    messages: int
+    consumers: int
+    paused: bool
+    published: int
+
+
+def head_timestamp(queue: Queue) -> int | None:
+    """Return the property timestamp of the message that is next, in s; None without, or when it is on disk only."""
+    ready = queue.ready
+    if queue.ready_count == 0:
+        return None
+    message = ready.maybe_head(-1)
+    lane = 0
+    while message is None and lane < ready.lane_count():
+        backlog = ready.backlog(lane)
+        # Asking the queue for its head would have it read from disk.
+        if int(backlog.resident_count) > 0:
+            message = backlog.head()
+        elif not backlog.is_empty():
+            return None
+        lane += 1
+    if message is None:
+        return None
+    payload = message.header_payload()
+    if not payload[_FLAGS_LOW_AT] & _HAS_TIMESTAMP:
+        return None
+    return decode_properties(payload, 0, len(payload)).timestamp
+
+
+def consumer_capacity(queue: Queue) -> float:
+    """Return the share of consumers that could take a message now, which stands for a share of time."""
+    if not queue.consumers:
+        return 0.0
+    return sum(consumer.is_ready() for consumer in queue.consumers) / len(queue.consumers)
+
+
+def _active_consumer(queue: Queue) -> Consumer | None:
+    if queue.single_active:
+        return queue.active_consumer()
+    return queue.exclusive_consumer
+
+
+def queue_deliveries(queue: Queue) -> tuple[int, ...]:
+    """Return get with and without ack, deliver with and without ack, redelivered, acked, and get of nothing."""
+    return (
+        int(queue.got),
+        int(queue.got_no_ack),
+        int(queue.delivered),
+        int(queue.delivered_no_ack),
+        int(queue.redelivered),
+        int(queue.acked),
+        int(queue.got_empty),
+    )
+
+
+class _GoneQueues(TopologyWatcher):
+    """Tells of queues that are gone."""
+
+    def __init__(self, tell: Callable[[str, QueueRef], None]) -> None:
+        self._tell = tell
+
+    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
+        self._tell(vhost, QueueRef(queue))
+
+    def queue_let_go(self, queue: Queue) -> None:
+        self._tell(queue.vhost_name, QueueRef(queue))
+
+
+def _key(key: Callable[[Queue], object]) -> Callable[[QueueRef], object]:
+    return cast("Callable[[QueueRef], object]", key)
+
+
+class Queues:
+    """The queues of one engine."""
+
+    # Fields by which lists are filtered and sorted without a row of each item.
+    KEYS: Final[Mapping[str, Callable[[QueueRef], object]]] = {
+        "name": _key(lambda queue: queue.name),
+        "vhost": _key(lambda queue: queue.vhost_name),
+        "type": _key(lambda queue: queue.rules.queue_type),
+        "durable": _key(lambda queue: queue.durable),
+        "state": _key(lambda queue: "running"),
+        "consumers": _key(lambda queue: len(queue.consumers)),
+        "messages": _key(lambda queue: int(queue.message_count)),
+        "messages_ready": _key(lambda queue: int(queue.ready_count)),
+        "messages_unacknowledged": _key(lambda queue: int(queue.unacked_count)),
+        "message_bytes": _key(lambda queue: int(queue.message_bytes)),
+        "message_bytes_ready": _key(lambda queue: int(queue.ready_bytes)),
+        "message_bytes_unacknowledged": _key(lambda queue: int(queue.unacked_bytes)),
+        "messages_persistent": _key(lambda queue: queue.persistent()[0]),
+        "message_bytes_persistent": _key(lambda queue: queue.persistent()[1]),
+    }
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._vhosts: Mapping[str, VirtualHost] = broker.vhosts
+
+    # --- lists ------------------------------------------------------------------------------------------------------
+
+    def count(self, vhost: str) -> int:
+        """Return how many queues a vhost has."""
+        found = self._vhosts.get(vhost)
+        return 0 if found is None else len(found.queues)
+
+    def in_vhost(self, vhost: str) -> list[QueueRef]:
+        """Return the queues of a vhost, in any order. Copies the list."""
+        found = self._vhosts.get(vhost)
+        return [] if found is None else cast("list[QueueRef]", list(found.queues.values()))
+
+    def maybe(self, vhost: str, name: str) -> QueueRef | None:
+        """Return the queue with this name."""
+        found = self._vhosts.get(vhost)
+        queue = None if found is None else found.queues.get(name)
+        return None if queue is None else QueueRef(queue)
+
+    def maybe_sorted(self, vhost: str, most: int) -> list[QueueRef] | None:
+        """Return the queues of a vhost by name, not to be changed; None: more than `most` would have to be sorted."""
+        found = self._vhosts.get(vhost)
+        if found is None:
+            return []
+        if len(found.queues) > most and not found.has_sorted_queues():
+            return None
+        return cast("list[QueueRef]", found.sorted_queues())
+
+    def topology_version(self, vhost: str) -> int:
+        """Return a number that changes with the queues of a vhost."""
+        found = self._vhosts.get(vhost)
+        return 0 if found is None else int(found.topology_version)
+
+    def keep_sorted(self, vhost: str, queues: list[QueueRef], version: int) -> None:
+        """Keep a list that the caller has sorted, if the version is still this one."""
+        found = self._vhosts.get(vhost)
+        if found is not None:
+            found.keep_sorted(cast("list[Queue]", queues), version)
+
+    def consumers(self, queue: QueueRef) -> list[ConsumerRef]:
+        """Return the consumers of a queue."""
+        assert isinstance(queue, Queue)
+        return cast("list[ConsumerRef]", list(queue.consumers))
+
+    def changed(self, queues: list[QueueRef], start: int, stop: int, lengths: Lengths) -> list[QueueRef]:
+        """Return the queues from `start` to `stop` that changed since the last call; add all lengths to `lengths`."""
+        return cast("list[QueueRef]", changed_queues(cast("list[Queue]", queues), start, stop, lengths))
+
+    def watch_gone(self, tell: Callable[[str, QueueRef], None]) -> None:
+        """Call `tell` with vhost and queue in the moment in which a queue goes, with its counters as they were."""
+        self._broker.watchers.add(_GoneQueues(tell))
+
+    def each_name(self, queues: list[QueueRef]) -> Iterator[tuple[str, str, str]]:
+        """Yield vhost, name and type of each. Callers may give way meanwhile."""
+        for queue in _queues(queues):
+            yield queue.vhost_name, queue.name, queue.rules.queue_type
+
+    # --- fields -----------------------------------------------------------------------------------------------------
+
+    def name(self, queue: QueueRef) -> str:
+        """Return the name of a queue."""
+        assert isinstance(queue, Queue)
+        return queue.name
+
+    def is_gone(self, ref: QueueRef) -> bool:
+        """Tell whether a queue, or its vhost, has been deleted."""
+        assert isinstance(ref, Queue)
+        return ref.deleted or ref.vhost_name not in self._vhosts
+
+    def counters(self, queues: list[QueueRef]) -> list[tuple[int, ...]]:
+        """Return `QUEUE_FIELDS` of each."""
+        return [queue_counters(queue) for queue in _queues(queues)]
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def declared(self, ref: QueueRef) -> QueueDeclared:
+        """Return a queue without its state."""
+        assert isinstance(ref, Queue)
+        queue = ref
+        declared = queue.declaration
+        return QueueDeclared(
+            declared.name,
+            queue.vhost_name,
+            queue.rules.queue_type,
+            declared.durable,
+            declared.auto_delete,
+            declared.exclusive,
+            declared.arguments,
+        )
+
+    def row(self, ref: QueueRef) -> QueueRow:
+        """Return a queue."""
+        assert isinstance(ref, Queue)
+        queue = ref
+        declared, policies, rules, ready, owner = (
+            queue.declaration,
+            queue.policies,
+            queue.rules,
+            queue.ready,
+            queue.owner,
+        )
+        counters = queue_counters(queue)
+        message_bytes = int(queue.message_bytes)
+        paged_out, paged_out_bytes = ready.paged_out_count(), ready.paged_out_bytes()
+        persistent, persistent_bytes = queue.persistent()
+        consumer = _active_consumer(queue)
+        capacity = consumer_capacity(queue)
+        return QueueRow(
+            declared.name,
+            queue.vhost_name,
+            rules.queue_type,
+            declared.durable,
+            declared.auto_delete,
+            declared.exclusive,
+            declared.arguments,
+            self._broker.node,
+            "running",
+            queue.paused,
+            policies.policy_name(),
+            policies.operator_policy_name(),
+            policies.definition(),
+            consumer.tag if consumer is not None and consumer.exclusive else None,
+            consumer.tag if consumer is not None and queue.single_active else None,
+            len(queue.consumers),
+            capacity,
+            capacity,
+            message_bytes,
+            int(queue.ready_bytes),
+            int(queue.unacked_bytes),
+            message_bytes - paged_out_bytes,
+            paged_out_bytes,
+            persistent_bytes,
+            persistent,
+            paged_out,
+            counters[0] - paged_out,
+            counters[1] - paged_out,
+            counters[2],
+            # The cost of objects is counted with the bodies, but not for unacknowledged messages.
+            ready.memory_bytes() + QUEUE_BYTES,
+            head_timestamp(queue),
+            _held(queue, DELAYED),
+            _held(queue, PARKED),
+            _held(queue, UNDELIVERED),
+            connection_ends(owner) if isinstance(owner, Peer) else None,
+            rules.queue_type != CLASSIC,
+            int(rules.delivery_limit) if rules.is_quorum else None,
+            (queue.first_offset(), queue.next_offset()) if isinstance(queue, Stream) else None,
+            counters,
+        )
+
+    def filled(self, ref: QueueRef) -> FilledRow | None:
+        """Return a queue that has messages; None of a stream, which keeps them, and of a queue that is gone."""
+        assert isinstance(ref, Queue)
+        messages = int(ref.message_count)
+        if messages == 0 or ref.deleted or isinstance(ref, Stream):
+            return None
+        return FilledRow(ref.vhost_name, ref.name, messages, len(ref.consumers), ref.paused, int(ref.counts().publish))
+
+    def brief(self, ref: QueueRef) -> QueueBrief:
+        """Return the little of a queue that a map shows."""
+        assert isinstance(ref, Queue)
+        queue = ref
+        return QueueBrief(
+            queue.name,
+            queue.rules.queue_type,
+            int(queue.message_count),
+            len(queue.consumers),
+            queue.rules.dead_letter_exchange,
+            queue.paused,
+        )
+
+    # --- numbers of metrics -----------------------------------------------------------------------------------------
+
+    def names(self, queues: list[QueueRef]) -> list[tuple[str, str]]:
+        """Return vhost and name of each."""
+        return [(queue.vhost_name, queue.name) for queue in _queues(queues)]
+
+    def lengths(self, queues: list[QueueRef]) -> list[tuple[int, ...]]:
+        """Return of each the messages that are ready, that are unacknowledged, and all."""
+        return [(int(each.ready_count), int(each.unacked_count), int(each.message_count)) for each in _queues(queues)]
+
+    def consumer_counts(self, queues: list[QueueRef]) -> list[tuple[int, ...]]:
+        """Return of each how many consumers it has."""
+        return [(len(queue.consumers),) for queue in _queues(queues)]
+
+    def arrivals(self, queues: list[QueueRef]) -> list[tuple[int, ...]]:
+        """Return of each how many messages were published into it."""
+        return [(int(queue.counts().publish),) for queue in _queues(queues)]
+
+    def deliveries(self, queues: list[QueueRef]) -> list[tuple[int, ...]]:
+        """Return of each what `queue_deliveries` does."""
+        return [queue_deliveries(queue) for queue in _queues(queues)]
+
+    def details(self, queues: list[QueueRef]) -> list[tuple[float | None, ...]]:
+        """Return of each the numbers of ``queue_metrics``; ``metrics/families.py`` says in which order."""
+        return [_details(queue) for queue in _queues(queues)]
+
+    def memory(self, queues: Iterable[QueueRef]) -> dict[str, int]:
+        """Return the memory of some queues, by their type."""
+        found: dict[str, int] = {}
+        for queue in _queues(queues):
+            kind = queue.rules.queue_type
+            found[kind] = found.get(kind, 0) + queue.ready.memory_bytes() + QUEUE_BYTES
+        return found
+
+    def paged_out(self, queues: Iterable[QueueRef]) -> int:
+        """Return how many messages of some queues are on disk only."""
+        return sum(queue.ready.paged_out_count() for queue in _queues(queues))
+
+
+def _details(queue: Queue) -> tuple[float | None, ...]:
+    capacity = consumer_capacity(queue)
+    ready, unacked, message_bytes = int(queue.ready_count), int(queue.unacked_count), int(queue.message_bytes)
+    on_disk, on_disk_bytes = (queue.ready.paged_out_count(), queue.ready.paged_out_bytes()) if ready else (0, 0)
+    return (
+        len(queue.consumers),
+        capacity,
+        capacity,
+        queue.ready.memory_bytes() if ready else 0,
+        int(queue.message_count) - on_disk,
+        ready - on_disk,
+        unacked,
+        message_bytes - on_disk_bytes,
+        on_disk,
+        on_disk_bytes,
+        *queue.persistent(),
+        message_bytes,
+        int(queue.ready_bytes),
+        int(queue.unacked_bytes),
+        head_timestamp(queue),
+    )
+
+
+def _held(queue: Queue, lane: int) -> int:
+    held = queue.held(lane)
+    return 0 if held is None else int(held.count)
+
+
+def _queues(refs: Iterable[QueueRef]) -> Iterable[Queue]:
+    return cast("Iterable[Queue]", refs)

@@ -1,0 +1,56 @@
+"""Virtual hosts: which there are, their settings, and sums over their queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from warren.vhosts.metadata import VhostPut
+from warren.vhosts.virtual_host import VirtualHost
+
+
+class VhostRow(msgspec.Struct, frozen=True):
+    """A vhost: its record in the metadata, its limits by their names, and whether it is traced."""
+
+    record: VhostPut
+    limits: dict[str, int]
+    tracing: bool
+
+
+class Vhosts:
+    """The vhosts of one engine, and what is true of each as a whole. Iterates over their names."""
+
+    def __init__(self, vhosts: Mapping[str, VirtualHost]) -> None:
+        self._vhosts = vhosts
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._vhosts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._vhosts)
+
+    def __len__(self) -> int:
+        return len(self._vhosts)
+
+    def row(self, name: str) -> VhostRow:
+        """Return a vhost.
+
+        Raises:
+            KeyError: the vhost does not exist.
+        """
+        vhost = self._vhosts[name]
+        return VhostRow(vhost.record, vhost.limits, vhost.tracing)
+
+    def maybe_row(self, name: str) -> VhostRow | None:
+        """Return a vhost."""
+        return self.row(name) if name in self._vhosts else None
+
+    def rows(self, names: Iterable[str]) -> list[VhostRow]:
+        """Return the vhosts with these names that there are."""
+        return [row for name in names if (row := self.maybe_row(name)) is not None]
+
+    def lengths(self, name: str) -> tuple[int, int, int, int]:
+        """Return how many messages, ready ones, unacked ones and consumers there are. Looks at every queue."""
+        vhost = self._vhosts.get(name)
+        return (0, 0, 0, 0) if vhost is None else vhost.lengths()
