@@ -141,3 +141,12 @@ def test_without_a_compiler_the_package_is_built_first(checkout: Checkout) -> No
     code = subprocess.run(command, check=False, stderr=subprocess.DEVNULL, env=environment, timeout=60).returncode
     assert code == 7
     assert checkout.log.read_text().splitlines() == ["setup source", "setup is-built", "setup run", "built serve"]
+
+
+def test_progress_is_told_also_before_a_build_has_named_its_phase(tmp_path: Path) -> None:
+    setup = SCRIPT.with_name("setup").read_text()
+    ticks = setup[setup.index("ticks() {") :].partition("\n}\n")[0] + "\n}\n"
+    around = f'set -eu; say() {{ echo "$@"; }}; sleep() {{ command sleep 0.01; }}; stamps={tmp_path}\n'
+    command = ["sh", "-c", f"{around}{ticks}ticks wheel | head -2"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+    assert told.splitlines() == ["setup: wheel: 5 s", "setup: wheel: 10 s"]
