@@ -49,7 +49,7 @@ class ReadyMessages:
         # Those that are not ready before they are committed (`queues.commit_gate`), and their bodies.
         self.uncommitted_count: i64 = 0
         self.uncommitted_bytes: i64 = 0
-        self.next_place: i64 = 0  # of the message that `take_next`, `take_oldest` or `take_head` returned last
+        self.next_place: i64 = 0  # of the message that `take_next`, `maybe_take_oldest` or `take_head` returned last
         self.next_redelivered: bool = False  # whether that may have been delivered before
         self.store_id = store_id
         self.in_log: bool = False  # the log has had messages of ours: `settle` may find some
