@@ -252,6 +252,7 @@ class Commit(Job):
         self._repeats: bool = False  # some was published before, and may be on its way to the disk
         self._holds: bool = False
         self._is_checked: bool = False
+        self._least_steps: i64 = 0  # that it takes, as far as they were counted
         self._is_stored: bool = False  # all but the requeues is in the log, or on its way to it
         self._batch: int = 0  # with which it is, 0: with one that is closed
         self._spread: Spread | None = None  # of the next publish, if that has begun
@@ -278,6 +279,7 @@ class Commit(Job):
         if not self._holds:
             if self._is_longer_than(steps.left) or self._has_to_wait():
                 if not log.hold():
+                    steps.left -= 1
                     return False
                 self._holds = True
             else:
@@ -314,12 +316,15 @@ class Commit(Job):
             self._channel.shared.log.release()
 
     def _is_longer_than(self, steps: i64) -> bool:
+        if self._least_steps > steps:
+            return True  # it has waited, and is not counted again each time
         transaction = self._transaction
         needed: i64 = len(transaction.acked) + KEPT_STEPS * len(transaction.rejected)
         for publish in transaction.publishes:
             needed += publish.steps()
             if needed > steps:
                 break
+        self._least_steps = needed
         return needed > steps
 
     def _has_to_wait(self) -> bool:

@@ -3,7 +3,8 @@
 1. A turn does a bounded number of steps of such work, whatever a peer has asked for. A step is the work for one thing,
    about a microsecond when compiled; work that costs more counts as several.
 2. A job begins where it is asked for, so a short one is done at once. The rest of a longer one is done in later turns,
-   each job in its turn: a long one does not delay others by more than its share.
+   each job in its turn: a long one does not delay others by more than its share. The steps that others leave go to the
+   jobs that need more: one that works beside a thousand that wait for it is not a thousand times slower.
 3. Between two turns everything is consistent: a half-done job leaves a legal state, and each job says which.
 4. A small job, of `AT_ONCE_STEPS` at most, is always done at once: the bytes that asked for it have paid for it.
 5. A job that writes says so (`Job.need`), and waits until it may (``msgstore.log.own_writes``). It tells how much it
@@ -162,21 +163,34 @@ class LongWork:
                         waiting.clear()
         left: i64 = turn.left
         count: i64 = len(jobs)
-        while count > 0 and left > 0:
-            share: i64 = left // count
-            if share < AT_ONCE_STEPS:
-                share = AT_ONCE_STEPS
-            count -= 1
-            job = jobs.popleft()
-            need: i64 = job.need()
-            if need != NOTHING and own is not None and not own.may(need):
-                self._waiting[need].append(job)
-                self._waiting_count += 1
-                left -= 1
-                continue
-            steps = Steps(share)
-            self._steps = steps
-            if not self._go_on(job, steps):
-                jobs.append(job)
-            left -= share - steps.left
+        hungry: deque[Job] = deque()  # have used up their shares
+        try:
+            while left > 0:
+                if count == 0:
+                    if not hungry:
+                        break
+                    count = len(hungry)
+                    jobs.extendleft(reversed(hungry))
+                    hungry.clear()
+                share: i64 = left // count
+                if share < AT_ONCE_STEPS:
+                    share = AT_ONCE_STEPS
+                count -= 1
+                job = jobs.popleft()
+                need: i64 = job.need()
+                if need != NOTHING and own is not None and not own.may(need):
+                    self._waiting[need].append(job)
+                    self._waiting_count += 1
+                    left -= 1
+                    continue
+                steps = Steps(share)
+                self._steps = steps
+                if not self._go_on(job, steps):
+                    if steps.left > 0:
+                        jobs.append(job)
+                    else:
+                        hungry.append(job)
+                left -= share - steps.left
+        finally:
+            jobs.extend(hungry)
         self._steps = turn

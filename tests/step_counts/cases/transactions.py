@@ -87,3 +87,20 @@ def commit_of_acks_in_many_queues(meter: Meter, n: int) -> Act:
     client.feed(publish_frames("x", "k", b"x", properties={"delivery_mode": 2}))
     feed(client, 1, m.TxSelect(), *[m.BasicGet(0, f"q{at}", False) for at in range(n)], m.BasicAck(0, True))
     return sending(client, 1, m.TxCommit())
+
+
+@case(m.TxCommit, BOUNDED)
+def commits_that_wait_for_a_long_one(meter: Meter, n: int) -> Act:
+    """The batch of the log is held by one commit; n others wait for it, each on a connection of its own."""
+    clients = [meter.channel() for _ in range(1 + n // 10)]
+    clients[0].declare("q", durable=True)
+    for client in clients:
+        feed(client, 1, m.TxSelect())
+        publishing(client, 60, delivery_mode=2)
+    waiting = [sending(client, 1, m.TxCommit()) for client in clients]
+
+    def act() -> None:
+        for each in waiting:
+            each()
+
+    return act

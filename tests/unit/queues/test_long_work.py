@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from warren.queues.long_work import AT_ONCE_STEPS, TURN_STEPS, Job, LongWork, Steps
 
 
@@ -69,3 +71,46 @@ def test_jobs_share_a_later_turn_and_what_they_begin_takes_of_that() -> None:
     work.end_turn()
     assert outer.done + inner.done == done + 500
     assert other.done == AT_ONCE_STEPS + 500
+
+
+class Waiting(Job):
+    """Waits for `other`, at one step for each look."""
+
+    def __init__(self, other: Count) -> None:
+        self._other = other
+
+    def go_on(self, steps: Steps) -> bool:
+        steps.left -= 1
+        return self._other.done == self._other.wanted
+
+
+def test_a_job_that_many_wait_for_gets_the_steps_that_they_leave() -> None:
+    """As a long commit that holds the batch, beside a thousand that wait for it: all confirms wait for it, too."""
+    work = LongWork()
+    long = Count(20 * TURN_STEPS)
+    work.begin(long)
+    for _ in range(1000):
+        work.begin(Waiting(long))
+    work.end_turn()
+    before = long.done
+    turns = 0
+    while len(work):
+        work.end_turn()
+        turns += 1
+    assert turns <= 2 + (long.wanted - before) // (TURN_STEPS - 1000 - AT_ONCE_STEPS)
+
+
+def test_a_job_that_fails_takes_no_other_one_with_it() -> None:
+    class Failing(Job):
+        def go_on(self, steps: Steps) -> bool:
+            if steps.left == AT_ONCE_STEPS:
+                return False
+            raise ValueError("a defect")
+
+    work = LongWork()
+    work.begin(Count(2 * TURN_STEPS))
+    work.begin(Count(2 * TURN_STEPS))
+    work.begin(Failing())
+    with pytest.raises(ValueError, match="a defect"):
+        work.end_turn()
+    assert len(work) == 2
