@@ -185,6 +185,22 @@ def test_what_is_purged_does_not_come_back_from_a_read_under_way() -> None:
     waiting.drain()
 
 
+def test_a_message_that_is_taken_while_it_is_read_comes_once() -> None:
+    waiting = Waiting()
+    waiting.fill(MANY)
+    waiting.page_out()
+    number = SHORT_HEAD_MESSAGES + 5
+    while not (waiting.log.read_jobs and waiting.backlog.is_surely_on_disk(number)):
+        if waiting.log.read_jobs:
+            waiting.store.disk.run()  # pages of the index come first
+        else:
+            assert waiting.pop() is not None
+    assert waiting.take(number)
+    waiting.store.rest()
+    waiting.check()
+    waiting.drain()
+
+
 def test_a_message_that_is_taken_out_of_turn_makes_those_before_it_suspect() -> None:
     waiting = Waiting()
     waiting.fill(10)
