@@ -6,12 +6,13 @@ they have diverged exactly when it has something else below the offset.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Final, NamedTuple
 
 import pytest
 from durable_harness import DurableHarness
 from engine_harness import publish_frames, queue_declare
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from warren.amqp.declarations import QueueDeclaration
@@ -23,6 +24,7 @@ from warren.queues.offset_queue import OffsetQueue
 CLAIMS: Final = claims_name("q", "c")
 STREAM: Final[dict[str, object]] = {"x-queue-type": "stream"}
 KINDS: Final = ("s", CLAIMS)
+_LIVES: Final = itertools.count()
 
 
 class Remembered(NamedTuple):
@@ -34,13 +36,18 @@ class Remembered(NamedTuple):
 
 
 class Copy:
-    """One directory and the broker that runs on it. `stream`, `queue`: the published messages that each has."""
+    """One directory and the broker that runs on it. `stream`, `queue`: the published messages that each has.
 
-    def __init__(self, harness: DurableHarness, stream: list[bytes], queue: list[bytes]) -> None:
+    `claimers`: for each claim the life that made it. Two copies may claim the same message, each for itself.
+    """
+
+    def __init__(self, harness: DurableHarness, stream: list[bytes], queue: list[bytes], claimers: list[int]) -> None:
         self.harness = harness
         self.client = harness.channel()
         self.stream = stream
         self.queue = queue
+        self._life = next(_LIVES)
+        self._claimers = claimers
 
     def found(self, name: str) -> OffsetQueue:
         found = self.harness.queue(name)
@@ -49,7 +56,14 @@ class Copy:
 
     def messages(self, name: str) -> list[bytes]:
         """Return what a reader of the stream, or of the claims, can find."""
-        return self.stream if name == "s" else self.queue[: self.found(CLAIMS).next_offset()]
+        if name == "s":
+            return self.stream
+        return [b"%b by %d" % claim for claim in zip(self.queue, self.claimers(), strict=False)]
+
+    def claimers(self) -> list[int]:
+        """Return the lives that have made the claims, in their order."""
+        self._claimers += [self._life] * (int(self.found(CLAIMS).next_offset()) - len(self._claimers))
+        return self._claimers
 
     def publish(self, count: int, path: int) -> None:
         for _ in range(count):
@@ -72,7 +86,8 @@ class Copy:
     def on(self, harness: DurableHarness) -> Copy:
         """Return a copy that `harness` runs on: unwritten messages are lost."""
         harness.settle()
-        copy = Copy(harness, self.stream, self.queue)
+        copy = Copy(harness, self.stream, self.queue, [])
+        copy._claimers = self.claimers()[: int(copy.found(CLAIMS).next_offset())]
         copy.stream = self.stream[: copy.found("s").next_offset()]
         waiting = int(harness.queue("q").message_count)
         copy.queue = self.queue[: copy.found(CLAIMS).next_offset() + waiting]
@@ -90,7 +105,7 @@ class Copy:
 
 def begun() -> Copy:
     harness = DurableHarness()
-    copy = Copy(harness, [], [])
+    copy = Copy(harness, [], [], [])
     copy.client.call(1, queue_declare("s", durable=True, arguments=STREAM))
     copy.client.call(1, queue_declare("q", durable=True))
     declaration = QueueDeclaration(CLAIMS, durable=True, arguments=claims_arguments("q", "c"))
@@ -122,8 +137,13 @@ STEPS = st.lists(
 )
 
 
+# Two copies that claim the same message, each for itself, have different histories.
+SAME_CLAIM: Final = [("publish", 1, 0), ("write", 1, 0), ("copy", 1, 0), ("publish", 1, 1), ("write", 1, 1)]
+
+
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
+@example(SAME_CLAIM)
 def test_a_broker_says_that_histories_diverged_exactly_when_they_have(steps: list[tuple[str, int, int]]) -> None:
     copies = [begun()]
     memory: list[Remembered] = []
