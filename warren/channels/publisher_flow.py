@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 from warren.channels.jobs import Resuming
 from warren.channels.shared import Shared
+from warren.msgstore.log.message_log import ALL_WAIT, NO_WAIT
 from warren.queues.long_work import LongWork
 
 
@@ -21,8 +24,7 @@ class PublisherFlow:
         self._work = work
         self._resuming = resuming
         self._alarms: set[str] = set()
-        self._behind: bool = False  # the disk is slower than the publishers
-        self._crowded: bool = False  # and not only because of large messages
+        self._pressure: i64 = NO_WAIT  # of the log, whose disk may be slower than the publishers
 
     def has_alarm(self, resource: str) -> bool:
         """Tell whether `resource` is short."""
@@ -38,12 +40,9 @@ class PublisherFlow:
 
     def look_at_log(self) -> None:
         """Find out whether the disk keeps up; once in each turn."""
-        log = self._log
-        behind = log.is_congested()
-        crowded = log.is_crowded()
-        if behind != self._behind or crowded != self._crowded:
-            self._behind = behind
-            self._crowded = crowded
+        pressure: i64 = self._log.pressure()
+        if pressure != self._pressure:
+            self._pressure = pressure
             self.check()
 
     def check(self) -> None:
@@ -53,8 +52,8 @@ class PublisherFlow:
         own.disk_is_short = "disk" in self._alarms
         own.memory_is_short = "memory" in self._alarms
         was_stopped, were_large_stopped = shared.stopped, shared.large_stopped
-        shared.stopped = self._crowded or len(self._alarms) > 0
-        shared.large_stopped = self._behind or len(self._alarms) > 0
+        shared.stopped = self._pressure == ALL_WAIT or len(self._alarms) > 0
+        shared.large_stopped = self._pressure != NO_WAIT or len(self._alarms) > 0
         if (was_stopped and not shared.stopped) or (were_large_stopped and not shared.large_stopped):
             self.resume()
 

@@ -14,7 +14,7 @@ from warren.amqp.codec import frame, method_frame
 from warren.amqp.field_table import Table, encode_table
 from warren.exchanges.recent_history_exchange import REMEMBERED_BYTES, RecentHistoryExchange
 from warren.msgstore.log.message import MESSAGE_OVERHEAD_BYTES, Envelope, Message, build_message
-from warren.msgstore.log.message_log import PAGED_BYTES_MAX
+from warren.msgstore.log.message_log import ALL_WAIT, NO_WAIT, PAGED_BYTES_MAX
 from warren.queues.backlog import SHORT_HEAD_BYTES, SHORT_HEAD_MESSAGES
 from warren.queues.queue import Queue
 from warren.queues.shared_keys import SHORT_ASIDE_MAX
@@ -149,13 +149,13 @@ def test_publishers_wait_when_large_headers_wait_to_be_written() -> None:
     fill(client, 1, delivery_mode=PERSISTENT)
     log.close_if_due(lingered=True)
     published = 0
-    while not log.is_crowded():
+    while log.pressure() != ALL_WAIT:
         fill(client, 1, delivery_mode=PERSISTENT)
         published += 1
         assert published * LARGE < 2 * log.batch_bytes
     harness.store.hold = False
     harness.settle()
-    assert not log.is_crowded() and not log.is_congested()
+    assert log.pressure() == NO_WAIT
 
 
 def test_large_headers_that_are_set_aside_count_until_they_are_taken() -> None:

@@ -72,6 +72,11 @@ BATCH_BYTES: Final = 8 << 20
 # letters for instance, are written in portions.
 FURTHER_ROWS: Final = 32768
 
+# Which publishers should wait (`MessageLog.pressure`).
+NO_WAIT: Final = 0
+LARGE_WAIT: Final = 1
+ALL_WAIT: Final = 2
+
 
 class Damage:
     """A place of the log that no longer has the bytes written there.
@@ -264,7 +269,7 @@ class MessageLog:
         self.batch.is_held = False
 
     def is_congested(self) -> bool:
-        """Tell whether publishers of large messages should wait: too much waits to be written."""
+        """Tell whether too much waits to be written: publishers of large messages should wait, and own work."""
         return self.batch.row_bytes > self.batch_bytes
 
     def room_to_page(self) -> i64:
@@ -278,12 +283,17 @@ class MessageLog:
             return 0
         return most - batch.row_bytes
 
-    def is_crowded(self) -> bool:
-        """Tell whether all publishers should wait: too much of that is of small messages, or for many queues."""
+    def pressure(self) -> i64:
+        """Return which publishers should wait: none, those of large messages, or all.
+
+        All do when too much of what waits to be written is of small messages, or for many queues.
+        """
         batch = self.batch
         if batch.row_bytes - batch.large_bytes > self.batch_bytes:
-            return True
-        return batch.further_rows > FURTHER_ROWS and not batch.was_held
+            return ALL_WAIT
+        if batch.further_rows > FURTHER_ROWS and not batch.was_held:
+            return ALL_WAIT
+        return LARGE_WAIT if batch.row_bytes > self.batch_bytes else NO_WAIT
 
     def is_idle(self) -> bool:
         """Tell whether everything is written."""
