@@ -7,15 +7,18 @@
 3. A connection whose descriptor is `descriptors_below` or higher exceeds the limit: the rest is for files and HTTP
    (`descriptors`).
 4. Peers that keep silent make room: a newcomer beyond a limit takes the place of another one, of the block that has
-   most such peers. Those go first that have sent nothing for `GRACE_S`, the oldest first. Others go if they have sent
-   nothing more for `PATIENCE_S`: clients that log in, many at the same time, do not push out each other. A peer whose
-   login is being checked stays, and so does one that waits for something else than its client. A step of this takes
-   the same time, whatever the number of peers.
+   most such peers. Those go first that have sent nothing for `GRACE_S`, the oldest first. Others go if the first bytes
+   of their step are older than `PATIENCE_S`: clients that log in, many at the same time, do not push out each other. A
+   peer whose login is being checked stays, and so does one that waits for something else than its client, for
+   `STEPS_MAX` steps in all: one that sends byte for byte does not become younger by it.
+5. A newcomer whose block has fewer connections than the largest one need not wait for these times: a peer of the
+   largest block goes. A step of (4) and (5) takes the same time, whatever the number of peers.
 """
 
 from __future__ import annotations
 
 from ipaddress import ip_network
+from math import inf
 from typing import Final
 
 from warren.server.descriptors import UNLIMITED
@@ -23,6 +26,8 @@ from warren.server.network.peer_address import maybe_address
 
 GRACE_S: Final = 0.05  # the first bytes of a client come with its connection, and are read in the next turns
 PATIENCE_S: Final = 1.0
+# More than a login takes of steps that are ours: the pieces of a TLS handshake, and those of a mechanism of SASL.
+STEPS_MAX: Final = 32
 
 
 def address_block(address: str) -> str:
@@ -43,10 +48,16 @@ class Crowds:
         self._blocks: dict[int, dict[str, None]] = {}  # by size
         self._largest = 0
 
+    @property
+    def largest(self) -> int:
+        """The number of connections of the largest block."""
+        return self._largest
+
     def add(self, block: str, descriptor: int, now_s: float) -> None:
-        """Add a connection, or make it the youngest of its block."""
-        self.remove(block, descriptor)
+        """Add a connection as the youngest of its block. One that is there stays as old as it is."""
         crowd = self._members.setdefault(block, {})
+        if descriptor in crowd:
+            return
         crowd[descriptor] = now_s
         self._resized(block, len(crowd) - 1, len(crowd))
 
@@ -100,6 +111,7 @@ class Admission:
         self._block_of: dict[int, str] = {}  # by descriptor
         self._silent = Crowds()  # have sent nothing
         self._spoken = Crowds()  # have sent something; more has to come
+        self._steps: dict[int, int] = {}  # by descriptor: how often it had to wait for us
         self._accepts_left = float(accepts_per_s)
         self._counted_to_s = 0.0
 
@@ -124,7 +136,8 @@ class Admission:
         """Return the connection that has to be closed before `enter`; None if that is not needed, or impossible."""
         block = address_block(address)
         if self.is_high(descriptor) or self.unauthenticated >= self._unauthenticated_max:
-            return self._maybe_oldest(None, now_s)
+            loser = self._maybe_oldest(None, now_s)
+            return self._maybe_of_larger(self._counts.get(block, 0)) if loser is None else loser
         if self._is_crowded(block):
             return self._maybe_oldest(block, now_s)
         return None
@@ -132,6 +145,13 @@ class Admission:
     def _maybe_oldest(self, block: str | None, now_s: float) -> int | None:
         loser = self._silent.maybe_oldest(block, now_s - GRACE_S)
         return self._spoken.maybe_oldest(block, now_s - PATIENCE_S) if loser is None else loser
+
+    def _maybe_of_larger(self, count: int) -> int | None:
+        """Return the oldest peer of the largest block, if that has more connections than `count` and the newcomer."""
+        for crowds in (self._silent, self._spoken):
+            if crowds.largest > count + 1:
+                return crowds.maybe_oldest(None, inf)
+        return None
 
     def _is_crowded(self, block: str) -> bool:
         return block != "" and self._counts.get(block, 0) >= self._per_block_max
@@ -155,7 +175,9 @@ class Admission:
         """Note that a connection has sent something. `has_to_wait`: the next step is ours, so it is not silent."""
         block = self._block_of[descriptor]
         self._silent.remove(block, descriptor)
-        if has_to_wait:
+        steps = self._steps.get(descriptor, 0)
+        if has_to_wait and steps < STEPS_MAX:
+            self._steps[descriptor] = steps + 1
             self._spoken.remove(block, descriptor)
         else:
             self._spoken.add(block, descriptor, now_s)
@@ -165,6 +187,7 @@ class Admission:
         block = self._block_of.pop(descriptor)
         self._silent.remove(block, descriptor)
         self._spoken.remove(block, descriptor)
+        self._steps.pop(descriptor, None)
         if self._counts[block] == 1:
             del self._counts[block]
         else:
