@@ -113,9 +113,9 @@ class Consumers:
         return int(self._broker.limits.delivery_timeout_s * 1000) if consumer.queue.rules.is_quorum else 0
 
     def is_gone(self, consumer: ConsumerRef) -> bool:
-        """Tell whether a consumer has been cancelled."""
+        """Tell whether a consumer has been cancelled, or its queue deleted."""
         assert isinstance(consumer, Consumer)
-        return consumer.gone
+        return consumer.gone or consumer.queue.deleted
 
     def channel(self, consumer: ConsumerRef) -> tuple[ChannelRef | None, bool]:
         """Return the channel of a consumer, None within the broker, and whether it consumes without acks."""

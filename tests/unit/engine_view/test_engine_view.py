@@ -1,0 +1,102 @@
+"""The view of an engine: rows are values, references are looked up again, commands end their turn."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from engine_harness import Harness
+
+from warren.amqp import methods as m
+from warren.engine_view.engine_view import EngineView
+
+
+class Viewed:
+    """An engine with a queue, a consumer that owes an answer, and a view of it."""
+
+    def __init__(self) -> None:
+        self.harness = Harness()
+        self.settled = 0
+        self.view = EngineView(self.harness.broker, self._settle)
+        self.client = self.harness.channel()
+        self.client.declare("q")
+        self.client.consume("q", "c")
+        self.client.publish("", "q", b"four")
+        self.client.take()
+
+    def _settle(self) -> None:
+        self.settled += 1
+        self.harness.settle()
+
+
+def test_a_row_is_a_value_that_stays_as_it_was() -> None:
+    viewed = Viewed()
+    found = viewed.view.queues.maybe("/", "q")
+    assert found is not None
+    before = viewed.view.queues.row(found)
+    viewed.client.publish("", "q", b"and more")
+    after = viewed.view.queues.row(found)
+    assert (before.message_bytes, before.message_bytes_unacknowledged, before.consumers) == (4, 4, 1)
+    assert after.message_bytes == 12
+    with pytest.raises(AttributeError, match="immutable"):
+        before.name = "other"  # type: ignore[misc]
+    assert msgspec.json.decode(msgspec.json.encode(viewed.view.queues.brief(found)))["messages"] == 2
+
+
+def test_what_is_not_there_is_none_or_empty() -> None:
+    view = Viewed().view
+    assert view.queues.maybe("/", "unknown") is None and view.queues.maybe("unknown", "q") is None
+    assert view.queues.in_vhost("unknown") == [] and view.queues.count("unknown") == 0
+    assert view.exchanges.maybe("/", "unknown") is None
+    assert view.connections.maybe_named("unknown") is None
+    assert view.vhosts.maybe_row("unknown") is None
+
+
+def test_a_reference_says_when_its_object_is_gone() -> None:
+    viewed = Viewed()
+    view = viewed.view
+    (queue,) = view.queues.in_vhost("/")
+    (consumer,) = view.queues.consumers(queue)
+    (connection,) = view.connections.all()
+    (channel,) = view.connections.channels(connection)
+    told: list[tuple[str, str]] = []
+    view.queues.watch_gone(lambda vhost, gone: told.append((vhost, view.queues.name(gone))))
+    assert not view.queues.is_gone(queue) and not view.consumers.is_gone(consumer)
+    assert not view.connections.is_gone(connection) and not view.connections.is_channel_gone(channel)
+    viewed.client.send(1, m.QueueDelete(0, "q", False, False, False))
+    viewed.client.hang_up()
+    viewed.harness.settle()
+    assert view.queues.is_gone(queue) and view.consumers.is_gone(consumer) and told == [("/", "q")]
+    assert view.connections.is_gone(connection) and view.connections.is_channel_gone(channel)
+
+
+def test_a_sorted_list_is_kept_until_the_queues_change() -> None:
+    viewed = Viewed()
+    view = viewed.view
+    viewed.client.declare("a")
+    assert view.queues.maybe_sorted("/", 1) is None, "two would have to be sorted"
+    version = view.queues.topology_version("/")
+    queues = sorted(view.queues.in_vhost("/"), key=view.queues.name)
+    view.queues.keep_sorted("/", queues, version)
+    kept = view.queues.maybe_sorted("/", 1)
+    assert kept is not None and [view.queues.name(each) for each in kept] == ["a", "q"]
+    viewed.client.declare("b")
+    assert view.queues.maybe_sorted("/", 1) is None
+    view.queues.keep_sorted("/", queues, version)
+    assert view.queues.maybe_sorted("/", 1) is None, "that list is older than the queues"
+
+
+def test_a_command_ends_its_turn() -> None:
+    viewed = Viewed()
+    (connection,) = viewed.view.connections.all()
+    viewed.view.connections.close(connection, "no longer wanted")
+    assert viewed.settled == 1 and viewed.client.refusal().text.endswith("no longer wanted")
+    with pytest.raises(ValueError, match="unknown"):
+        viewed.view.trace("unknown", on=True)
+
+
+def test_counts_are_those_of_the_engine() -> None:
+    view = Viewed().view
+    assert view.counts().publish == view.counts("/").publish == view.counts_by_vhost()["/"].publish == 1
+    assert (view.open_connections(), view.churn().queues_created) == (1, 1)
+    with pytest.raises(KeyError):
+        view.counts("unknown")
