@@ -5,7 +5,7 @@
 
 1. Both take steps, and may take several turns. Promised room counts as if the messages waited in the queue already, so
    other publishers cannot use it meanwhile; promised messages are let in even if the limit has been lowered since.
-2. A deleted queue takes nothing. A queue that refuses nothing when it is counted is not asked.
+2. A deleted queue takes nothing. A queue that may not refuse publishes (`may_refuse`) is neither counted nor asked.
 3. A commit that is done at once needs no promise. Only one commit at a time has promises: one that takes turns holds
    the batch of the log.
 """

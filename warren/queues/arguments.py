@@ -3,8 +3,8 @@
 1. `ARGUMENTS` is the one list of queue arguments. Policies name the same things without ``x-`` and are checked by the
    same rows, see `fault_of`. Faults are told in the list's order; arguments of other queue types come after them, then
    conflicts between arguments, then durable, exclusive and auto_delete.
-2. `QueueArguments.values` holds only values that passed, by policy key. Unknown arguments are kept in the declaration,
-   shown and not compared.
+2. `QueueArguments.values` holds only values that passed, by policy key. Unknown arguments stay in the declaration and
+   are shown, but a redeclaration may have others.
 3. Redeclarations: the arguments that the queue's type knows are compared, integers by value across their widths. A
    missing ``x-queue-type``, ``""`` and ``undefined`` stand for ``classic``.
 4. Arguments that an earlier version has stored never keep the broker from starting: a restored argument that this

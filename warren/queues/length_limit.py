@@ -1,7 +1,7 @@
 """The limits of a queue: x-max-length, x-max-length-bytes, and the way to keep them (x-overflow).
 
 1. Limits count ready messages. They are enforced after each publish and each return; a head that is on disk is dropped
-   when it has been read. A publish is refused by counting those, too, that wait for their commit.
+   when it has been read. A publish is refused when ready messages and those that wait for their commit are too many.
 2. When there are too many messages `LEAVE_MAX` go at once, the rest when the timers run again.
 3. Room that is reserved for a commit counts as used, until the messages come or the reservation is cancelled. They are
    accepted whatever the limits are by then.

@@ -39,7 +39,7 @@ class Receiver(Destination):
         raise AssertionError("overridden")
 
     def hold(self, message: Message, until_ms: i64, origin: i64) -> i64:
-        """Take a routed message that must not be delivered before a time; otherwise as `accept`."""
+        """Take a routed message that must not be delivered before `until_ms`, and return what `accept` does."""
         raise AssertionError("overridden")
 
     def publish_steps(self) -> i64:

@@ -59,7 +59,7 @@ class RuleKeeper(Timer):
         self.length = LengthLimit(queue, rules, host, self.deaths, self)
         self.lanes = HeldLanes(queue, rules, host, self.deaths, self)
         self.retries = Retries(queue, rules, self.lanes, self.deaths)
-        # Arguments decide, and not policies: the queue is new if it shares keys or has levels.
+        # These two are arguments without a policy key, so they are known when the queue is made, before its messages.
         self.dispatch = Dispatch(queue)
         if rules.key_shared:
             self.dispatch = KeyShared(queue, rules.key_header)

@@ -38,7 +38,8 @@ LIMIT_DEAD_LETTERS: Final = 0
 LIMIT_DROPS: Final = 1
 LIMIT_PARKS: Final = 2
 
-# Settings that need not be carried out when messages come and go, or only beside one that is not among these.
+# A queue with only these settings stays plain: nothing has to be done for them when messages come and go. Some change
+# how another setting works, and have no effect without it.
 _PLAIN: Final = frozenset(
     (
         *("single-active-consumer", "consumer-timeout", "queue-mode", "queue-version", "queue-leader-locator"),

@@ -7,9 +7,9 @@ lead to as many letters as there are ways through the queues. So letters wait in
    fit into the steps of a turn (``queues.long_work``) are placed where the first one died, the others in later turns.
    Each turn places at least one letter, in at most `TARGETS_AT_ONCE` queues.
 2. A message keeps its place in the log until its letter is placed: both changes are in the same batch, so after a crash
-   the message is in one place. A message that a queue refused and dead-letters without having had it keeps the place
-   that its letter came from. Only if such letters continue in later turns may a crash leave both the old place and some
-   of the new ones.
+   the message is in one place. A full queue may refuse a letter and dead-letter it at once: then the message keeps its
+   place in the queue where it died first. Only if such letters continue in later turns may a crash leave both the old
+   place and some of the new ones.
 3. One death leads to at most `LETTERS_MAX` letters before a client rejects or publishes one of them; those of the first
    death are all sent, whatever their number. Further ones are dropped. The copies share the count while they are in
    memory; for messages read from disk the count begins again.
