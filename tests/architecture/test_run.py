@@ -56,7 +56,7 @@ class Checkout:
         return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
     def await_line(self, line: str) -> None:
-        end_s = time.monotonic() + 60
+        end_s = time.monotonic() + 300
         while line not in self.log.read_text().splitlines():
             assert time.monotonic() < end_s, self.log.read_text()
             time.sleep(0.02)

@@ -9,12 +9,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 from broker_process import WarrenProcess, wait_until
 
 from warren.lake.commands import follower_of
-from warren.lake.decoder import Decoded, MessageDecoder
 from warren.lake.errors import Overtaken
 from warren.lake.follower import Follower
 from warren.lake.job import Job, job_of
@@ -25,6 +23,7 @@ from warren.spark_bridge.errors import BridgeError
 
 from .lake import DEADLINE_S
 from .messages import Publisher
+from .odd_decoder import Odd
 from .processes import kill, process
 from .session import children_of, command_of
 
@@ -133,13 +132,6 @@ def test_who_was_overtaken_while_tasks_ran_commits_nothing(place: Place) -> None
     assert place.offsets() == list(range(30))
     run(second[0])
     assert place.offsets() == list(range(60))
-
-
-class Odd(MessageDecoder):
-    """Fails in the tasks, not on the driver."""
-
-    def decode(self, columns: pa.Schema, messages: Any) -> Decoded:
-        raise RuntimeError("odd")
 
 
 @pytest.mark.parametrize("place", ["delta"], indirect=True)
