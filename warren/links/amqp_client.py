@@ -426,7 +426,8 @@ def _said_by_tls(error: BaseException) -> str:
     """Return the reason that TLS gives for a lost connection, such as the alert of the peer; ``""`` without one."""
     cause = error.__cause__
     if getattr(cause, "verify_code", None) in _UNKNOWN_AUTHORITY:
-        return "its certificate is from an unknown authority: cacertfile=FILE in the URI names the file of that CA"
+        reason = getattr(cause, "verify_message", "") or "unknown authority"
+        return f"its certificate cannot be verified ({reason}): cacertfile=FILE in the URI names the file of its CA"
     return getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or ""
 
 

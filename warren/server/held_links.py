@@ -18,15 +18,17 @@ import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from warren.engine_view.parameters import Parameters
 from warren.server import links_mark
 from warren.server.links_mark import HeldMark, mark_of
 from warren.server.logs import get_logger
 from warren.server.threads import LINKS, in_thread
 from warren.vhosts.metadata import GlobalParameterDelete, GlobalParameterPut, MetadataChange
 from warren.vhosts.parameters import ParameterBook
+
+if TYPE_CHECKING:
+    from warren.engine_view.parameters import Parameters
 
 PARAMETER: Final = "internal_links_held"
 

@@ -13,12 +13,11 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import trio
 
 from warren.channels.broker import Broker
-from warren.engine_view.engine_view import EngineView
 from warren.server.catalogue.writer import CatalogueWriter
 from warren.server.client_of_node import ClientOfNode
 from warren.server.copies.images import Images
@@ -35,6 +34,9 @@ from warren.server.settings import Settings
 from warren.server.supervision import Supervision
 from warren.server.tracing.span_export import SpanExport
 from warren.vhosts.metadata import MetadataChange, UserPut
+
+if TYPE_CHECKING:
+    from warren.engine_view.engine_view import EngineView
 
 # A loopback address apart from the one that local clients use: a link that keeps trying a wrong password uses up the
 # attempts of links, not those of clients on this machine.
@@ -126,11 +128,17 @@ class Management:
     local_http: LocalHttp = field(default_factory=LocalHttp)
     # Serves HTTP of another node's client, which comes through a socket.
     pass_on: Callable[[socket.socket, ClientOfNode], None] = _hang_up
-    view: EngineView = field(init=False, repr=False)
     _committed: trio.Event = field(default_factory=trio.Event)
+    _view: EngineView | None = field(default=None, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        self.view = EngineView(self.broker, self.settle)
+    @property
+    def view(self) -> EngineView:
+        """What lists and metrics see of the engine. A broker without them does not import it."""
+        if self._view is None:
+            from warren.engine_view.engine_view import EngineView
+
+            self._view = EngineView(self.broker, self.settle)
+        return self._view
 
     async def administer(self, change: MetadataChange, by: str) -> None:
         """Apply an administrative change that the user `by` requested, and wait until it is durable.

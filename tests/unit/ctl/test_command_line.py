@@ -284,5 +284,6 @@ def test_help_of_a_command_is_what_its_option_prints(ctl: Ctl) -> None:
 
 
 def test_help_of_a_command_that_there_is_not_suggests_one(ctl: Ctl) -> None:
-    ended = ctl("help", "list_queue")
+    ended = ctl("help", "lst_queues")
     assert ended.exit_code == 2 and "'list_queues'" in ended.err and ended.out == ""
+    assert ctl("help", "list_queue").out.startswith("list_queues "), "a word lists the commands about it"

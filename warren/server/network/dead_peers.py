@@ -28,6 +28,7 @@ ROUND_S: Final = 5.0
 # Repetitions without an answer. A peer without room answers each question, but a look may come right after one.
 UNANSWERED_MIN: Final = 2
 
+_TELLS: Final = sys.platform == "linux" and hasattr(socket, "TCP_INFO")
 _IDLE: Final = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"  # the latter on macOS
 # The beginning of Linux's tcp_info: retransmits, probes, and the age of the last acknowledgement in ms.
 _TCP_INFO: Final = struct.Struct("=2xBB52xI")
@@ -56,7 +57,7 @@ class Keepalive:
 
     def is_over(self, sock: socket.socket) -> bool:
         """Tell whether the peer does not acknowledge what was sent; False where the system does not tell that."""
-        if sys.platform != "linux" or not self.idle_s:
+        if not _TELLS or not self.idle_s:
             return False
         try:
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
