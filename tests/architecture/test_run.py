@@ -53,10 +53,15 @@ class Checkout:
         command = [sys.executable, str(self.root / "scripts/run.py"), *arguments]
         # A compiler that is there on each machine: whether one is found decides between the two ways.
         environment = {"PATH": "/usr/bin:/bin", "CC": "sh"}
-        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        # With nohup this process ignores SIGHUP, and a shell cannot trap what it was started to ignore.
+        handled = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        try:
+            return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        finally:
+            signal.signal(signal.SIGHUP, handled)
 
     def await_line(self, line: str) -> None:
-        end_s = time.monotonic() + 300
+        end_s = time.monotonic() + 60
         while line not in self.log.read_text().splitlines():
             assert time.monotonic() < end_s, self.log.read_text()
             time.sleep(0.02)
