@@ -59,7 +59,7 @@ def image() -> tuple[list[str], dict[str, str]]:
 
 
 def maybe_hidden() -> Path | None:
-    """Return the directory with the interpreter that only root reaches, such as /root/.pyenv, without what is above."""
+    """Return the directory of the interpreter below one that only root may enter; None if everybody reaches it."""
     ways = [*reversed(Path(sys.executable).resolve().parents)]
     closed = next((way for way in ways if not way.stat().st_mode & 0o001), None)
     return None if closed is None else ways[ways.index(closed) + 1]

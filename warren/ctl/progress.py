@@ -49,7 +49,7 @@ class Progress:
         self._drawn = False
 
     def advance(self, size: int) -> None:
-        """Count `size` bytes more, and tell how many there are when it is time."""
+        """Count `size` bytes more, and tell the sum when it is time."""
         self._done_bytes += size
         if not self._wanted or self._clock() < self._next_s:
             return

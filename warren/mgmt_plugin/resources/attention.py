@@ -1,7 +1,7 @@
 """The queues that an operator should look at first: those that grow, lack a consumer, or have old messages.
 
 1. Every queue that the user may see is looked at, in pieces; the answer has at most `SHOWN` of each kind, the worst
-   first, and how many there are.
+   first, and the number of all.
 2. Streams keep their messages: only their growth by consumers would matter, and they are left out.
 """
 

@@ -1,4 +1,4 @@
-"""Reads that fail while a backup is made: it is whole, or there is none, and the next one succeeds. images (6).
+"""Reads that fail while a backup is made: a backup is whole or absent, and the next one succeeds. images (6).
 
 `WARREN_TEST_READ_SEEDS` is how many seeds there are (25), `WARREN_TEST_CRASH_SEED` the first one.
 """
