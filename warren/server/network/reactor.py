@@ -605,7 +605,7 @@ class Reactor:
     def _moved_to_place_of(self, loser: int, sock: socket.socket) -> socket.socket:
         """Close a connection that makes room for `sock`, and return the new one, if need be with another number."""
         transport = self._transports[loser]
-        reason = "it said nothing, and others need its place"
+        reason = "it has not logged in, and others need its place"
         self.broker.note("warning", "connection.dropped", {"peer": transport.address, "reason": reason})
         self._close(transport)
         if not self._admission.is_high(sock.fileno()):
@@ -678,10 +678,9 @@ class Reactor:
     def _pass_on_admitted(self, sock: socket.socket, client: ClientOfNode) -> None:
         now_s = self._clock()
         loser = self._admission.maybe_loser(client.host, sock.fileno(), now_s)
-        if loser is not None and not isinstance(sock, ssl.SSLSocket):  # the latter cannot get another number
+        is_fixed = isinstance(sock, ssl.SSLSocket) and self._admission.is_high(sock.fileno())
+        if loser is not None and not is_fixed:  # a socket of TLS cannot get another number
             sock = self._moved_to_place_of(loser, sock)
-        elif loser is not None and not self._admission.is_high(sock.fileno()):
-            self._close(self._transports[loser])
         if not self._admission.enter(client.host, sock.fileno(), now_s):
             self.broker.note("warning", "connection.refused", {"peer": client.peer, "reason": self._admission.refusal})
             sock.close()
