@@ -13,6 +13,7 @@ import pytest
 from cheap_passwords import make_passwords_cheap
 from example_counts import examples
 from hypothesis import HealthCheck, settings
+from kept_environment import kept_environment
 
 # Before anything imports the hash that is verified for nobody.
 make_passwords_cheap()
@@ -34,6 +35,13 @@ def pytest_configure() -> None:
     """Heed Ctrl-C, which a shell has its jobs in the background ignore, and their children with them: it is tested."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def environment_as_before() -> Iterator[None]:
+    """Take back changes of the environment that a test has made: a command called in a test sets variables for good."""
+    with kept_environment():
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
