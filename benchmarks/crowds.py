@@ -16,7 +16,7 @@ import time
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from benchmarks.brokers import Broker, WarrenBroker
 from warren.amqp import methods
@@ -24,7 +24,7 @@ from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp_client import frames
 from warren.amqp_client.channel import consume_method
-from warren.perf.client import CHANNEL, PerfConnection, open_many
+from warren.perf.client import CHANNEL, Address, PerfConnection, open_many
 
 # The queues that bindings lead to, and that consumers share.
 HUBS: Final = 1000
@@ -110,6 +110,13 @@ class Bindings(Crowd):
         connection.call(methods.QueueUnbind(0, "hub-0", "crowd-0", key, EMPTY_TABLE), methods.QueueUnbindOk)
 
 
+class Listening(Protocol):
+    """A broker of which only the address matters."""
+
+    @property
+    def address(self) -> Address: ...
+
+
 class Connections(Crowd):
     """Connections with a channel, heartbeats, and five consumers each of a thousand queues."""
 
@@ -126,7 +133,7 @@ class Connections(Crowd):
         self._done = threading.Event()
         self._beats: threading.Thread | None = None
 
-    def make(self, broker: Broker, size: int) -> None:
+    def make(self, broker: Listening, size: int) -> None:
         with PerfConnection.open(broker.address) as connection:
             _declare(connection, "hub", HUBS)
         self._done.clear()

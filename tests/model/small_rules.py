@@ -680,7 +680,8 @@ class World:
         for message, queues, until_ms in channel.published:
             taken = self.enqueue(message, queues, until_ms) and taken
         self.settle(list(channel.acked.values()))
-        self._put_back_all([(delivery, requeue, failed) for _, delivery, requeue, failed in channel.rejected])
+        answers = [(delivery, requeue, failed) for _, delivery, requeue, failed in channel.rejected]
+        self._put_back_all(sorted(answers, key=lambda each: each[1]))  # what dies is in the commit, requeues follow it
         channel.published, channel.acked, channel.rejected = [], {}, []
         return taken
 

@@ -56,11 +56,12 @@ class Histogram:
         self._counts = [0] * len(self._counts)
 
     def summary_us(self) -> dict[str, float]:
-        """Return p50, p95, p99 and max in microseconds, and the number of samples."""
+        """Return p50, p95, p99, p99.9 and max in microseconds, and the number of samples."""
         return {
             "p50": self.percentile_ns(50) / 1000,
             "p95": self.percentile_ns(95) / 1000,
             "p99": self.percentile_ns(99) / 1000,
+            "p99.9": self.percentile_ns(99.9) / 1000,
             "max": self.maximum_ns / 1000,
             "samples": self.samples,
         }

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from warren.perf.meter import Totals
 
-_LATENCY_KEYS = ("p50", "p95", "p99", "max")
+_LATENCY_KEYS = ("p50", "p95", "p99", "p99.9", "max")
 
 
 class Reportable(Protocol):

@@ -40,7 +40,7 @@ def test_an_empty_or_cleared_histogram_says_zero() -> None:
     histogram = Histogram()
     histogram.record(5)
     histogram.clear()
-    assert histogram.summary_us() == {"p50": 0, "p95": 0, "p99": 0, "max": 0, "samples": 0}
+    assert histogram.summary_us() == {"p50": 0, "p95": 0, "p99": 0, "p99.9": 0, "max": 0, "samples": 0}
 
 
 def test_the_difference_of_totals_is_the_window() -> None:
