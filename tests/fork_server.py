@@ -37,6 +37,8 @@ REQUEST_BYTES_MAX: Final = 1 << 18
 DEADLINE_S: Final = 120.0
 # They differ from start to start, and the interpreter does not look at them.
 _ANY_VALUE: Final = ("WARREN_", "PYTEST_", "COLUMNS")
+# Of the fork server: as it was before any test. A test changes its own for a while, and it may be the first to fork.
+_ENVIRONMENT: Final = dict(os.environ)
 
 
 class Forked:
@@ -106,6 +108,7 @@ class _Server:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(program), str(theirs.fileno())],
                 cwd=program.parent,
+                env=_ENVIRONMENT,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
@@ -128,7 +131,6 @@ class _Server:
 
 
 _server: _Server | None = None
-_made_in: dict[str, str] = {}
 _making = threading.Lock()
 
 
@@ -139,16 +141,11 @@ def fork(arguments: Sequence[str], environment: Mapping[str, str], out: IO[bytes
     the fork server.
     """
     global _server
-    wanted = _of_the_interpreter(environment)
+    if _of_the_interpreter(environment) != _of_the_interpreter(_ENVIRONMENT):
+        return None
     with _making:
         if _server is None:
-            _made_in.update(_of_the_interpreter(os.environ))
-            if wanted != _made_in:
-                _made_in.clear()
-                return None
             _server = _Server()
-    if wanted != _made_in:
-        return None
     umask = os.umask(0)
     os.umask(umask)
     request = {"arguments": list(arguments), "environment": dict(environment), "directory": os.getcwd(), "umask": umask}

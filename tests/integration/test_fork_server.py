@@ -67,6 +67,25 @@ def test_whoever_wants_another_environment_for_the_interpreter_gets_no_fork(tmp_
         assert fork_server.fork(["version"], dict(os.environ) | {"WARREN_LOG_LEVEL": "debug"}, out, out) is not None
 
 
+def test_a_first_fork_from_a_changed_environment_leaves_later_ones_their_server(tmp_path: Path) -> None:
+    """In a process of its own, where nothing has been forked yet."""
+    program = """
+import os, sys
+import fork_server
+
+with open(os.devnull, "wb") as out:
+    os.environ["NEW"] = "for one test"
+    assert fork_server.fork(["--version"], os.environ, out, out) is None
+    del os.environ["NEW"]
+    started = fork_server.fork(["--version"], os.environ, out, out)
+assert started is not None
+sys.exit(started.wait(60))
+"""
+    path = os.pathsep.join([str(Path(fork_server.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = dict(os.environ) | {"PYTHONPATH": path}
+    subprocess.run([sys.executable, "-P", "-c", program], env=environment, check=True, timeout=120)
+
+
 def test_signals_reach_it_and_its_end_is_told_as_subprocess_tells_it(tmp_path: Path) -> None:
     with WarrenProcess(tmp_path) as process:
         assert process.is_running()
