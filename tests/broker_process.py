@@ -9,7 +9,8 @@ Owns how tests start a broker and what they may know of the process. Speaks no A
 4. The process runs the installed package, compiled as it is; with PYTHONPATH, the source there.
 5. WARREN_SELECTOR holds for it, too: a whole suite can be run with another selector.
 6. It is forked from a process that has imported everything (`fork_server.py`), unless that would be something else than
-   ``python -m warren``. WARREN_TEST_FORK=0 executes all of them.
+   ``python -m warren``. Limits of resources and a disk of its own a fork can have, too. WARREN_TEST_FORK=0 executes all
+   of them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from fork_server import Forked, fork
 
@@ -57,6 +58,19 @@ def _stands_still(pid: int) -> bool:
     stats = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat"))
     states = {stat.rpartition(")")[2].split()[0] for stat in stats}
     return "T" in states and states <= {"T", "D"}
+
+
+def _maybe_instead(wrapper: Sequence[str]) -> dict[str, Any] | None:
+    """Return what a fork does instead of running under `wrapper`, as `fork` takes it; None if it cannot do the same."""
+    match list(wrapper):
+        case []:
+            return {}
+        case ["prlimit", limit]:
+            name, _, most = limit.removeprefix("--").partition("=")
+            return {"limits": {f"RLIMIT_{name.upper()}": int(most)}}
+        case ["nsenter", target, "--mount", _]:
+            return {"mounts_of": int(target.removeprefix("--target="))}
+    return None
 
 
 # How long nothing must have been added to a log before it is taken for whole.
@@ -133,9 +147,9 @@ class WarrenProcess:
         for key, setting in self._settings.items():
             environment["WARREN_" + key.upper().replace(".", "_")] = str(setting)
         self._announced_from = self.out_path.stat().st_size if self.out_path.exists() else 0
-        may_fork = not self._wrapper and os.environ.get("WARREN_TEST_FORK") != "0"
+        instead = None if os.environ.get("WARREN_TEST_FORK") == "0" else _maybe_instead(self._wrapper)
         with self.out_path.open("ab") as out, self.log_path.open("ab") as log:
-            self._process = fork(arguments, environment, out, log) if may_fork else None
+            self._process = None if instead is None else fork(arguments, environment, out, log, **instead)
             if self._process is None:
                 # -P: a checkout in the working directory is not what runs.
                 command = [*self._wrapper, sys.executable, "-P", "-m", "warren", *arguments]

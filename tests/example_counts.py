@@ -1,6 +1,6 @@
 """How many examples hypothesis makes of a property: as many as it asks for, or a share of them.
 
-``make test`` makes half of them, with other ones in each run: ``WARREN_TEST_EXAMPLES_PERCENT``.
+``make test`` makes a third of them, with other ones in each run: ``WARREN_TEST_EXAMPLES_PERCENT``.
 """
 
 from __future__ import annotations

@@ -4,22 +4,24 @@ Owns that process, one for each process of tests, made with the first start and 
 children: they are not ours, so `subprocess` cannot. Knows only the imports of brokers.
 
 The same as with ``python -m warren``: the arguments, the environment, the working directory, the umask, output,
-signals, and its end. Different: the command line in /proc, the limits of resources (those of the server's start), the
-seed of hashes, and the cost of a password (`cheap_passwords.py`). A start with a program in front of it, or with
-another environment for the interpreter, does not fork: see `fork`.
+signals, and its end. Different: the command line in /proc, the limits of resources (those of the server's start, unless
+others are asked for), the seed of hashes, and the cost of a password (`cheap_passwords.py`). A start with a program in
+front of it, or with another environment for the interpreter, does not fork: see `fork`.
 
-One socket takes requests: a datagram of JSON (arguments, environment, working directory, umask) with three descriptors,
-which are stdout, stderr and the socket of this one child. On that come two lines: the number of the process, and how it
-ended, as `subprocess.Popen.returncode` says it.
+One socket takes requests: a datagram of JSON (arguments, environment, working directory, umask, limits, mounts) with
+three descriptors, which are stdout, stderr and the socket of this one child. On that come two lines: the number of the
+process, and how it ended, as `subprocess.Popen.returncode` says it.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import json
 import os
+import resource
 import runpy
 import select
 import selectors
@@ -35,8 +37,8 @@ from typing import IO, Any, Final
 
 REQUEST_BYTES_MAX: Final = 1 << 18
 DEADLINE_S: Final = 120.0
-# They differ from start to start, and the interpreter does not look at them.
-_ANY_VALUE: Final = ("WARREN_", "PYTEST_", "COLUMNS")
+# They differ from start to start. The interpreter does not look at them, and libraries only when they are used.
+_ANY_VALUE: Final = ("WARREN_", "PYTEST_", "COLUMNS", "AWS_", "PYICEBERG_", "NOTIFY_SOCKET", "WATCHDOG_USEC")
 # Of the fork server: as it was before any test. A test changes its own for a while, and it may be the first to fork.
 _ENVIRONMENT: Final = dict(os.environ)
 
@@ -134,11 +136,20 @@ _server: _Server | None = None
 _making = threading.Lock()
 
 
-def fork(arguments: Sequence[str], environment: Mapping[str, str], out: IO[bytes], log: IO[bytes]) -> Forked | None:
+def fork(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    out: IO[bytes],
+    log: IO[bytes],
+    *,
+    limits: Mapping[str, int] | None = None,
+    mounts_of: int = 0,
+) -> Forked | None:
     """Start ``warren ARGUMENTS``; None when a fork would not be what was asked for.
 
     That is the case when the environment differs, in what Python or a library may look at when it starts, from that of
-    the fork server.
+    the fork server. `limits`: its limits of resources, by their names in `resource`. `mounts_of`: the process whose
+    mounts it has.
     """
     global _server
     if _of_the_interpreter(environment) != _of_the_interpreter(_ENVIRONMENT):
@@ -149,6 +160,7 @@ def fork(arguments: Sequence[str], environment: Mapping[str, str], out: IO[bytes
     umask = os.umask(0)
     os.umask(umask)
     request = {"arguments": list(arguments), "environment": dict(environment), "directory": os.getcwd(), "umask": umask}
+    request |= {"limits": dict(limits or {}), "mounts_of": mounts_of}
     return _server.fork(request, out, log)
 
 
@@ -237,6 +249,10 @@ def become(request: Mapping[str, Any], out: int, log: int) -> None:
     for descriptor, standard in ((out, 1), (log, 2)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
+    if request["mounts_of"]:
+        _enter_mounts(request["mounts_of"])
+    for name, most in request["limits"].items():
+        resource.setrlimit(getattr(resource, name), (most, most))
     os.chdir(request["directory"])
     os.umask(request["umask"])
     os.environ.clear()
@@ -244,6 +260,15 @@ def become(request: Mapping[str, Any], out: int, log: int) -> None:
     sys.argv = ["warren", *request["arguments"]]
     # By this a node of a cluster replaces its process.
     sys.orig_argv[1:] = ["-P", "-m", "warren", *request["arguments"]]
+
+
+def _enter_mounts(process: int) -> None:
+    """Enter the mount namespace of a process, as nsenter does."""
+    namespace = os.open(f"/proc/{process}/ns/mnt", os.O_RDONLY)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(namespace, 0) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
+    os.close(namespace)
 
 
 def main() -> None:

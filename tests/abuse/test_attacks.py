@@ -6,9 +6,12 @@ for a quiet machine. How much work an input may cause is asserted by counting, i
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from broker_process import WarrenProcess
 
 from . import scene
 from .attacks import ATTACKS
@@ -53,12 +56,29 @@ LONG = frozenset(
 )
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
+    """The broker of all attacks but those that are long or have limits of their own."""
+    with scene.broker(tmp_path_factory.mktemp("abuse"), is_executed=False) as process:
+        scene.admit(process)
+        yield process
+
+
+@contextlib.contextmanager
+def _own(directory: Path, name: str) -> Iterator[WarrenProcess]:
+    with scene.broker(directory, name, is_executed=name == "wrong-passwords") as process:
+        scene.admit(process)
+        yield process
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in ATTACKS]
 )
-def test_an_innocent_client_is_served_beside_it_and_the_broker_outlives_it(name: str, tmp_path: Path) -> None:
-    with scene.broker(tmp_path, name, is_executed=name == "wrong-passwords") as process:
-        scene.admit(process)
+def test_an_innocent_client_is_served_beside_it_and_the_broker_outlives_it(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    is_own = name in LONG or name in scene.NARROW
+    with _own(tmp_path, name) if is_own else contextlib.nullcontext(request.getfixturevalue("shared")) as process:
         outcome = scene.run(process, name)
         print(outcome)
         assert outcome.failures == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "warren"
@@ -57,12 +57,15 @@ REASONS = {
 }
 
 
-def classes() -> Iterator[tuple[str, ast.ClassDef]]:
-    """Yield each class of the package with its module."""
-    for path in sorted(ROOT.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(), str(path))):
-            if isinstance(node, ast.ClassDef):
-                yield path.relative_to(ROOT).as_posix(), node
+@cache
+def classes() -> list[tuple[str, ast.ClassDef]]:
+    """Return each class of the package with its module."""
+    return [
+        (path.relative_to(ROOT).as_posix(), node)
+        for path in sorted(ROOT.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(), str(path)))
+        if isinstance(node, ast.ClassDef)
+    ]
 
 
 def methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -30,6 +30,13 @@ ETCD: Final = "cluster/etcd.py"
 WIRE: Final = "cluster/etcd_wire.py"
 PRE_VOTE: Final = "cluster/pre_vote.py"
 REPLICA: Final = "replication/replica_store.py"
+# The tests that have to find a mutant.
+FINDERS: Final = (
+    "unit/cluster",
+    "unit/replication/test_replica_store.py",
+    "cluster/test_members.py",
+    "cluster/test_protocol.py",
+)
 
 MUTANTS: Final = (
     mutant(
@@ -213,6 +220,16 @@ MUTANTS: Final = (
         "more-required-than-there-are",
         "a record that says that fewer are in sync than have to be",
         (RECORD, "    if len(record.in_sync) < least:", "    if False:"),
+    ),
+    mutant(
+        "required-does-not-grow",
+        "a store that began with one node has one copy of what is confirmed, however many have joined",
+        (RECORD, "wanted = min_in_sync or len(record.assigned) // 2 + 1", "wanted = min_in_sync or record.min_in_sync"),
+    ),
+    mutant(
+        "joined-nodes-not-counted",
+        "the same, since nobody has the record require more after a node has joined",
+        (MEMBER, "            or self._with_required(record)\n", ""),
     ),
     mutant(
         "recovery-within-known-epochs",
@@ -429,9 +446,7 @@ MUTANTS: Final = (
 
 def run_tests(root: Path) -> subprocess.CompletedProcess[str]:
     """Run the tests of the protocol on the sources at `root`."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line"]
-    command += ["unit/cluster", "unit/replication/test_replica_store.py"]
-    command += ["cluster/test_members.py", "cluster/test_protocol.py"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line", *FINDERS]
     environment = os.environ | {
         "PYTHONPATH": str(root),
         "PYTHONDONTWRITEBYTECODE": "1",

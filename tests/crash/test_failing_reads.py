@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import urllib.request
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -282,13 +283,12 @@ def _declare(process: WarrenProcess, names: list[str]) -> None:
             channel.basic_publish("", name, name.encode(), _PERSISTENT)
 
 
-@pytest.mark.parametrize("is_clean", [True, False], ids=["stop", "kill"])
-def test_a_metadata_store_that_cannot_be_read_loses_no_queue(tmp_path: Path, is_clean: bool) -> None:
+def test_a_metadata_store_that_cannot_be_read_loses_no_queue(tmp_path: Path) -> None:
     """SQLite reads its file itself, not through the simulated disk: it is failed by the preloaded library."""
     disk = FailingDisk(tmp_path)
-    first, second = [f"before-{number}" for number in range(20)], [f"meanwhile-{number}" for number in range(20)]
+    names = {when: [f"{when}-{number}" for number in range(20)] for when in ("before", "killed", "stopped")}
     with WarrenProcess(tmp_path, None, {}, wrapper=disk.wrapper) as process:
-        _declare(process, first)
+        _declare(process, names["before"])
         process.stop()
         before = (process.data_directory / "catalogue.db").read_bytes()
         disk.fail(CATALOGUE)
@@ -296,19 +296,17 @@ def test_a_metadata_store_that_cannot_be_read_loses_no_queue(tmp_path: Path, is_
         assert process.wait() == 1, "it is not taken for an empty one"
         assert (process.data_directory / "catalogue.db").read_bytes() == before
         assert disk.failed > 0
-        disk.heal()
-        process.start()
-        disk.fail(CATALOGUE)
-        _declare(process, second)  # the log has them
-        if is_clean:
-            process.stop()
-        else:
-            process.kill()
+        for when, end in (("killed", process.kill), ("stopped", process.stop)):
+            disk.heal()
+            process.start()
+            disk.fail(CATALOGUE)
+            _declare(process, names[when])  # the log has them
+            end()
         disk.heal()
         process.start()
         with connect(process) as connection:
             channel = connection.channel()
-            for name in first + second:
+            for name in chain(*names.values()):
                 assert channel.basic_get(name)[2] == name.encode()
     print(f"{disk.failed} reads failed")
 

@@ -59,7 +59,7 @@ def test_a_broker_that_is_killed_again_and_again_while_it_recovers_loses_nothing
 def test_what_was_written_but_not_synced_survives_the_death_of_the_process_alone(tmp_path: Path) -> None:
     life, _ = begin(tmp_path, SEED + 2_000_000, {"store.confirm": "os"})
     try:
-        for _cycle in range(3):
+        for _cycle in range(min(3, CYCLES)):
             life.crash()
     finally:
         life.process.kill()

@@ -22,7 +22,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -158,12 +158,12 @@ def consume_all(process: WarrenProcess, books: Books, chooser: random.Random) ->
         return
 
 
-def everything(process: WarrenProcess) -> dict[str, list[str]]:
-    """Return what is in each queue, in its order, and leave it there."""
+def everything(process: WarrenProcess, queues: Iterable[str] = QUEUES) -> dict[str, list[str]]:
+    """Return what is in each of the queues, in its order, and leave it there."""
     found: dict[str, list[str]] = {}
     with connect(process) as connection:
         channel = connection.channel()
-        for queue in QUEUES:
+        for queue in queues:
             found[queue] = []
             while True:
                 method, _, body = channel.basic_get(queue)
@@ -229,7 +229,7 @@ def test_what_was_confirmed_is_in_one_place_after_kill_9(tmp_path: Path) -> None
             process.start()
             judge(books, everything(process))
         wait_until(
-            lambda: not missing_of(books, "soon", set(everything(process)["soon"])),
+            lambda: not missing_of(books, "soon", set(everything(process, ["soon"])["soon"])),
             "all delayed messages to be there",
             LONGEST_DELAY_MS / 1000 + 120,
         )

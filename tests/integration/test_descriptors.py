@@ -19,7 +19,7 @@ from pika.exceptions import AMQPError
 from .peers import connect
 
 LIMIT = 128
-LIMITED = ("sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "sh")
+LIMITED = ("prlimit", f"--nofile={LIMIT}")
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
@@ -106,7 +106,7 @@ def test_fewer_connections_than_are_set_are_said_at_the_start(process: WarrenPro
 
 
 def test_a_process_that_could_serve_nobody_does_not_start(tmp_path: Path) -> None:
-    wrapper = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
+    wrapper = ("prlimit", "--nofile=64")
     process = WarrenProcess(tmp_path, wrapper=wrapper)
     process.spawn()
     assert process.wait() == 1
@@ -115,7 +115,7 @@ def test_a_process_that_could_serve_nobody_does_not_start(tmp_path: Path) -> Non
 
 def test_a_thousand_silent_connections_to_the_ports_of_http_refuse_no_client(tmp_path: Path) -> None:
     """The ports of HTTP have their share of the descriptors together, not each."""
-    wrapper = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh")
+    wrapper = ("prlimit", "--nofile=1024")
     metrics = free_port()
     settings = {"prometheus": f"127.0.0.1:{metrics}"}
     with WarrenProcess(tmp_path, settings=settings, wrapper=wrapper) as process, contextlib.ExitStack() as stack:
@@ -131,7 +131,7 @@ def test_a_thousand_silent_connections_to_the_ports_of_http_refuse_no_client(tmp
 @pytest.mark.parametrize("greeting", [b"", b"AMQP\0\0\x09\x01"])
 def test_a_thousand_silent_connections_to_a_port_of_clients_refuse_no_client(tmp_path: Path, greeting: bytes) -> None:
     """Neither at that port nor at another one: they make room before their handshake times out."""
-    wrapper = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh")
+    wrapper = ("prlimit", "--nofile=1024")
     settings = {"limits.handshake_timeout_s": 3600}
     process = WarrenProcess(tmp_path, {"mqtt": "127.0.0.1:0"}, settings, wrapper)
     process.start()

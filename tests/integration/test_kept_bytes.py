@@ -28,7 +28,7 @@ from warren.channels.route_cache import CACHE_BYTES_MAX
 
 from .management.client import Api
 
-SENT_BYTES = 12 << 20
+SENT_BYTES = 6 << 20
 KEPT_BYTES = 256 << 10
 ENTRY_BYTES = 500
 LONG = 30_000
@@ -68,7 +68,7 @@ def _headers(harness: Harness) -> Iterator[None]:
 def _exchanges_and_queues(harness: Harness) -> Iterator[None]:
     client = harness.channel()
     for number, each in enumerate(values(SHORT)):
-        if number > 3000:
+        if number > 1500:
             break
         client.call(1, exchange_declare(each, "topic"))
         client.declare(each, exclusive=True)
@@ -177,8 +177,8 @@ def test_what_requests_say_is_not_kept(tmp_path: Path) -> None:
 
         ask(100, "a")
         before = process.resident_bytes()
-        ask(1000, "b")
+        ask(500, "b")
         grown = process.resident_bytes() - before
         api.close()
     print(f"{grown:,} bytes")
-    assert grown < 6 << 20, "of 28 MB"
+    assert grown < 4 << 20, "of 14 MB"

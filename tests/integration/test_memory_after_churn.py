@@ -632,6 +632,7 @@ def _churn_messages(process: WarrenProcess, count: int) -> None:
         sender.join()
 
 
+@pytest.mark.long
 def test_the_process_gives_back_what_connections_queues_and_messages_took(tmp_path: Path) -> None:
     with WarrenProcess(tmp_path) as process:
         _churn_connections(process, 200)

@@ -354,7 +354,7 @@ def test_the_broker_may_die_while_batches_are_written(
         publisher = Publisher(process)
         publisher.queue(name)
         publisher.close()
-        source = batches_on_disk(spark, tmp_path / "source", 8, 500)
+        source = batches_on_disk(spark, tmp_path / "source", 4, 500)
         done = threading.Event()
 
         def last_batch() -> int:
@@ -385,7 +385,7 @@ def test_the_broker_may_die_while_batches_are_written(
         finally:
             done.set()
             killer.join(DEADLINE_S)
-        assert take_all(publisher, name) == once(4000)
+        assert take_all(publisher, name) == once(2000)
         publisher.close()
 
 

@@ -29,6 +29,7 @@ from pathlib import Path
 import pytest
 from broker_process import DEADLINE_S, WarrenProcess, wait_until
 from free_ports import free_port
+from warren_command import run_warren
 
 ROOT = Path(__file__).parents[2]
 INTERRUPT = "^C"
@@ -128,13 +129,13 @@ class Reader:
         self._ports = {"5672": broker.amqp_port, "15672": broker.http_port, "8000": free_port()}
         python_path = [str(Path(part).resolve()) for part in os.environ.get("PYTHONPATH", "").split(":") if part]
         self._paths = [*map(str, paths), str(Path(sys.executable).parent), os.environ["PATH"]]
-        self._environment = os.environ | {
+        url = f"http://127.0.0.1:{broker.http_port}"
+        self._of_warren = os.environ | {"WARREN_CTL_URL": url, "WARREN_MANAGEMENT_URL": url}
+        self._environment = self._of_warren | {
             "PATH": ":".join(self._paths),
             "PYTHONPATH": ":".join(python_path),
             "PYTHONUNBUFFERED": "1",
             "AMQP_URI": f"amqp://guest:guest@127.0.0.1:{broker.amqp_port}/%2F",
-            "WARREN_CTL_URL": f"http://127.0.0.1:{broker.http_port}",
-            "WARREN_MANAGEMENT_URL": f"http://127.0.0.1:{broker.http_port}",
             **(environment or {}),
         }
         self._running: list[Terminal] = []
@@ -173,9 +174,9 @@ class Reader:
 
         def is_shown() -> bool:
             nonlocal seen
-            terminal = self._start(command)
-            terminal.wait()
-            seen = differs(command.output, terminal.lines())
+            ended = run_warren(*shlex.split(self._with_ports(command.line))[1:], environment=self._of_warren)
+            printed = ended.stdout + (ended.stderr if self._sees_errors else "")
+            seen = differs(command.output, [line for line in printed.splitlines() if line.strip()])
             return not seen
 
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,9 +25,7 @@ def test_a_directory_that_a_broker_uses_is_refused_and_a_copy_is_not(
     name, *options = arguments
     store.path.chmod(0o700)
     with DataDir.open(store.path):
-        done = subprocess.run(
-            [sys.executable, "-m", "warren", "store", name, str(store.path), *options], capture_output=True, text=True
-        )
+        done = run_warren("store", name, store.path, *options)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (
             f"warren store: {store.path}: a broker is running on it: stop it, or copy the directory\n"

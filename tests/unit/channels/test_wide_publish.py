@@ -12,7 +12,7 @@ from warren.amqp.codec import method_frame
 from warren.amqp.field_table import decode_table, encode_table
 from warren.channels.wide_publish import QUEUES_AT_ONCE
 
-MANY = QUEUES_AT_ONCE + 500
+MANY = QUEUES_AT_ONCE + 100
 EMPTY = encode_table({})
 PERSISTENT = {"delivery_mode": 2}
 

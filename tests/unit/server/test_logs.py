@@ -240,7 +240,7 @@ def test_what_is_kept_of_lines_is_bounded() -> None:
     assert len(kept) == RECENT_LINES
     assert [line["number"] for line in kept] == list(range(RECENT.next_number - RECENT_LINES, RECENT.next_number))
     for _ in range(RECENT_LINES):
-        log.info("long", text="x" * 100_000)
+        log.info("long", text="x" * (2 * RECENT_VALUE_CHARACTERS))
     kept = RECENT.lines()
     assert 0 < sum(len(str(line["text"])) for line in kept) <= RECENT_CHARACTERS
     assert {len(str(line["text"])) for line in kept} == {RECENT_VALUE_CHARACTERS}
