@@ -12,7 +12,8 @@
 
 SHA256SUMS comes last, over all that is there. Whatever is left out is said at the end; a part that fails ends it. Tools
 and what is built with are installed below .cache/dist/, with the versions and hashes of requirements/*.txt. Besides,
-`scripts/dist.py manifests` rewrites packaging/kubernetes/warren.yaml.
+`scripts/dist.py manifests` writes the version of warren/__init__.py wherever else it stands, and rewrites
+packaging/kubernetes/*.yaml.
 """
 
 from __future__ import annotations
@@ -41,6 +42,22 @@ DOCKERFILE: Final = ROOT / "packaging/container/Dockerfile"
 CHART: Final = ROOT / "packaging/helm/warren"
 CANNOT_TRY: Final = 77  # of packaging/debian/try
 SYSTEM_PYTHON: Final = Path("/usr/bin/python3")
+# Where the version stands besides warren/__init__.py: in each file expressions, and what stands in place of each match.
+# Helm wants a version of SemVer (1.0.0-rc1), and Debian sorts 1.0.0~rc1 before 1.0.0.
+PLACES: Final[dict[str, dict[str, str]]] = {
+    "packaging/helm/warren/Chart.yaml": {
+        r"(?m)^version: .*$": "version: {semver}",
+        r"(?m)^appVersion: .*$": 'appVersion: "{version}"',
+    },
+    "packaging/container/compose.yaml": {r"image: warren:[\w.]+": "image: warren:{version}"},
+    "packaging/cloud-init/three-machines.yaml": {r"warren_[\w.~]+_amd64": "warren_{debian}_amd64"},
+    "docs/clustering.md": {r"warren_[\w.~]+_amd64": "warren_{debian}_amd64"},
+    "docs/comparison.md": {r"This is version [\w.]+\w": "This is version {version}"},
+    "docs/releases.md": {
+        r"-t warren:\d[\w.]*": "-t warren:{version}",
+        r"warren-\d[\w.]*-image": "warren-{version}-image",
+    },
+}
 # Prints the kind of an interpreter; nothing unless it is a CPython with the interpreter's lock.
 _ASK: Final = """
 import platform, sys, sysconfig
@@ -70,6 +87,25 @@ def version() -> str:
     found = re.search(r'^__version__ = "([^"]+)"$', (ROOT / "warren/__init__.py").read_text(), re.MULTILINE)
     assert found is not None
     return found[1]
+
+
+def with_version(text: str, places: Mapping[str, str], version: str) -> str:
+    """Return a text of `PLACES` with this version in it. Raises DistError when a place is not there."""
+    semver = re.sub(r"^(\d+\.\d+\.\d+)(?=[a-z])", r"\1-", version)
+    for pattern, stands in places.items():
+        text, count = re.subn(
+            pattern, stands.format(version=version, semver=semver, debian=semver.replace("-", "~")), text
+        )
+        if not count:
+            raise DistError(f"there is nothing like {pattern}")
+    return text
+
+
+def write_version() -> None:
+    """Write the version wherever it stands. Raises DistError."""
+    for name, places in PLACES.items():
+        path = ROOT / name
+        path.write_text(with_version(path.read_text(), places, version()))
 
 
 def release_notes(changelog: str, version: str) -> str:
@@ -363,6 +399,7 @@ def say(text: str) -> None:
 def main(wanted: Sequence[str]) -> int:
     """Make the wanted parts, or all of them from scratch."""
     if list(wanted) == ["manifests"]:
+        write_version()
         return subprocess.run([tools() / "bin/python", ROOT / "scripts/manifests.py"], check=False).returncode
     unknown = [part for part in wanted if part not in PARTS]
     if unknown:

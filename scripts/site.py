@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Make a searchable site of the documentation, in build/site/: `make docs`.
 
-The pages are the Markdown files of the checkout, as they are. They are copied to build/docs/ with the files that they
-link to, in the same folders: so the links that work in a checkout work in the site. The page Conformance is made of the
-tests in tests/conformance/, and Python packages of the sources (scripts/python_api.py). MkDocs (mkdocs.yml) is
-installed below .cache/docs/, with the versions and hashes of requirements/docs.txt. A link or an anchor that leads
-nowhere, and a page that mkdocs.yml does not list, end it with exit code 1.
+The pages are the Markdown files of the checkout. They are copied to build/docs/ with the files that they link to, in
+the same folders: so the links that work in a checkout work in the site. The search ranks what explains how to do
+something before what explains why it was decided so, and before lists (`BOOSTS`): the copies say so at their top. The
+page Conformance is made of the tests in tests/conformance/, and Python packages of the sources (scripts/python_api.py).
+MkDocs (mkdocs.yml) is installed below .cache/docs/, with the versions and hashes of requirements/docs.txt. A link or an
+anchor that leads nowhere, and a page that mkdocs.yml does not list, end it with exit code 1.
 """
 
 from __future__ import annotations
@@ -23,6 +24,23 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 TOOLS: Final = ROOT / ".cache/docs"
 LOCKED: Final = ROOT / "requirements/docs.txt"
 COPIES: Final = ROOT / "build/docs"
+# By the beginning of a page's path: by how much the search ranks it higher (above 1) or lower.
+BOOSTS: Final = {
+    "docs/guides/": 2.0,
+    "docs/tutorials/": 2.0,
+    "docs/decisions/": 0.2,
+    "docs/conformance.md": 0.2,
+    "docs/amqp10-conformance.md": 0.2,
+    "docs/mqtt-conformance.md": 0.2,
+    "docs/stomp-conformance.md": 0.2,
+    "docs/adding-a-protocol.md": 0.5,
+    "docs/mechanisms.md": 0.5,
+    "docs/python-api.md": 0.5,
+    "docs/verification.md": 0.5,
+    "benchmarks/": 0.3,
+    "CHANGELOG.md": 0.3,
+    "CONTRIBUTING.md": 0.3,
+}
 _LINK: Final = re.compile(r'(?:\]\(|src=")(?!\w+:|#)([^)#\s"]+)')
 
 
@@ -45,6 +63,18 @@ def copy_pages() -> None:
         copy = COPIES / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
+
+
+def boosted(name: str, text: str) -> str:
+    """Return the page `name` with the rank that the search gives it."""
+    boost = next((boost for beginning, boost in BOOSTS.items() if name.startswith(beginning)), None)
+    return text if boost is None else f"---\nsearch:\n  boost: {boost}\n---\n\n{text}"
+
+
+def write_boosts() -> None:
+    """Say at the top of the copies how the search ranks them."""
+    for page in pages(COPIES):
+        page.write_text(boosted(str(page.relative_to(COPIES)), page.read_text()))
 
 
 def write_conformance() -> None:
@@ -78,6 +108,7 @@ def main() -> int:
     copy_pages()
     write_conformance()
     write_python_api()
+    write_boosts()
     # Not --quiet: warnings that are not logged are not counted either, and --strict would let them pass.
     command = [str(TOOLS / "bin/python"), "-m", "mkdocs", "build", "--strict", "--clean"]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "true"}).returncode

@@ -220,12 +220,32 @@ def settings_of(environment: dict[str, str], tmp_path: Path) -> Settings:
     return load_settings({}, dockerfile_environment() | given)
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_the_version_is_the_same_everywhere(dist: Any) -> None:
+    """What `make manifests` writes is written already."""
+    for name, places in dist.PLACES.items():
+        text = (ROOT / name).read_text()
+        assert dist.with_version(text, places, __version__) == text, f"{name}: run make manifests"
     chart = yaml.safe_load((PACKAGING / "helm/warren/Chart.yaml").read_text())
-    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    assert chart["appVersion"] == __version__
     assert compose()["services"]["warren"]["image"] == f"warren:{__version__}"
     (container,) = statefulset()["spec"]["template"]["spec"]["containers"]
     assert container["image"] == f"warren:{__version__}"
+
+
+def test_a_release_candidate_has_a_version_of_each_kind(dist: Any) -> None:
+    def of(name: str, version: str) -> str:
+        return str(dist.with_version((ROOT / name).read_text(), dist.PLACES[name], version))
+
+    chart = yaml.safe_load(of("packaging/helm/warren/Chart.yaml", "1.0.0rc1"))
+    assert (chart["version"], chart["appVersion"]) == ("1.0.0-rc1", "1.0.0rc1")
+    assert "/warren_1.0.0~rc1_amd64.deb" in of("packaging/cloud-init/three-machines.yaml", "1.0.0rc1")
+    assert "image: warren:1.0.0rc1\n" in of("packaging/container/compose.yaml", "1.0.0rc1")
+    assert "dist/warren-1.0.0rc1-image.tar.gz" in of("docs/releases.md", "1.0.0rc1")
+    for name, places in dist.PLACES.items():
+        candidate = of(name, "1.0.0rc1")
+        assert dist.with_version(candidate, places, __version__) == (ROOT / name).read_text()
+    with pytest.raises(dist.DistError, match="nothing like"):
+        dist.with_version("", dist.PLACES["docs/comparison.md"], "1.0.0")
 
 
 def test_the_image_is_built_of_files_that_are_there_and_let_through(dist: Any) -> None:

@@ -14,13 +14,37 @@ import warren.lake
 import warren.spark_bridge
 import warren.testing
 from warren.amqp.errors import REPLY_NAMES
+from warren.backup import directory as backups
+from warren.cluster import record
 from warren.ctl.errors import ExitCode
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.mgmt_plugin.plugin import all_routes
+from warren.msgstore.files import sealed_files
+from warren.msgstore.log import checkpoint
+from warren.msgstore.log.records import FORMAT_MAJOR
 from warren.queues.arguments import ARGUMENTS
+from warren.replication import cluster_state, handshake
+from warren.replication.format_level import LEVEL
+from warren.server.catalogue.schema import SCHEMA_VERSION
 from warren.server.settings import KEYS
+from warren.server.staging import stage_files
+from warren.spark_bridge import offsets
+from warren.vhosts import metadata_lane
 
 ROOT = Path(__file__).parents[2]
+# The formats of docs/versions.md with their numbers. A release that makes one larger says so under *Formats*.
+FORMATS = {
+    "tables of the metadata store": f"schema {SCHEMA_VERSION}",
+    "segments of the log, and their records": str(FORMAT_MAJOR),
+    "checkpoint": f"{checkpoint.MAJOR}.{checkpoint.MINOR}",
+    "sealed segments of streams": str(sealed_files.MAJOR),
+    "changes of the metadata in the log": str(metadata_lane.VERSION),
+    "`cluster.json` of a node": str(cluster_state.FORMAT),
+    "record of a cluster in etcd": str(record.FORMAT),
+    "parts of stages": str(stage_files.MAJOR),
+    "backup directories": str(backups.FORMAT),
+    "offsets in checkpoints of Spark": str(offsets.VERSION),
+}
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 LINKED_PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md"), *DOCS.rglob("*.md")])
@@ -79,6 +103,14 @@ def test_every_reply_code_is_documented(code: int) -> None:
     assert any(REPLY_NAMES[code] in line for line in lines), f"no page has a line for {code} {REPLY_NAMES[code]}"
 
 
+def test_the_page_of_versions_has_the_number_of_each_format() -> None:
+    rows = [line.split(" | ")[:2] for line in text_of("versions.md").splitlines() if line.startswith("| ")]
+    numbers = {subject.removeprefix("| "): number for subject, number in rows}
+    assert {name: numbers[name] for name in FORMATS} == FORMATS
+    words = " ".join(text_of("versions.md").split())
+    assert f"understands (now {LEVEL})" in words and f"a number, too (now {handshake.VERSION})" in words
+
+
 def test_every_suite_has_a_line() -> None:
     suites = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     text = text_of("testing.md")
@@ -135,6 +167,16 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     listed = set(re.findall(r"^ +- ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     pages = {str(page.relative_to(ROOT)) for page in LINKED_PAGES if not page.match("docs/decisions/0*")}
     assert pages | {"docs/conformance.md", "docs/python-api.md"} == listed  # made by `make docs` itself
+
+
+def test_the_search_ranks_pages_that_exist_and_guides_before_decisions() -> None:
+    site = runpy.run_path(str(ROOT / "scripts" / "site.py"))
+    pages = [str(page.relative_to(ROOT)) for page in LINKED_PAGES] + ["docs/conformance.md", "docs/python-api.md"]
+    boosts = site["BOOSTS"]
+    assert [name for name in boosts if not any(page.startswith(name) for page in pages)] == []
+    assert boosts["docs/guides/"] > 1 > boosts["docs/decisions/"]
+    assert site["boosted"]("docs/decisions/0001.md", "# A\n").startswith("---\nsearch:\n  boost: 0.2\n---\n\n# A")
+    assert site["boosted"]("docs/queues.md", "# A\n") == "# A\n"
 
 
 def test_the_reference_of_python_packages_describes_everything_that_they_offer() -> None:

@@ -26,8 +26,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from warren.replication.handshake import INCARNATION_BYTES, Node
+from warren.server.data_dir import MESSAGES
 from warren.server.durable_file import replace_file
 from warren.server.errors import StartError
+from warren.server.store_versions import explained
 
 NAME: Final = "cluster.json"
 FORMAT: Final = 1
@@ -84,7 +86,13 @@ def read(directory: Path) -> ClusterState:
     except OSError as error:
         raise StartError(f"{path}: {error.strerror}") from None
     try:
-        return _parsed(json.loads(content))
+        document = json.loads(content)
+        if document["format"] != FORMAT:
+            reason = (
+                f"{path} has format {document['format']}, this Warren knows {FORMAT}: a newer Warren has written it"
+            )
+            raise StartError(explained(reason, directory / MESSAGES))
+        return _parsed(document)
     except (ValueError, TypeError, KeyError) as error:
         raise StartError(
             f"{path} cannot be used: {error}; a leader may be started without it, as the only member of its set, and a "
@@ -117,8 +125,6 @@ def _document(state: ClusterState) -> dict[str, Any]:
 
 
 def _parsed(document: dict[str, Any]) -> ClusterState:
-    if document["format"] != FORMAT:
-        raise ValueError(f"it has format {document['format']}, and a newer Warren has written it")
     leader = document["leader"]
     return ClusterState(
         _incarnation(document["incarnation"]),

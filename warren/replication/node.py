@@ -240,8 +240,9 @@ def _opened(settings: Settings) -> tuple[ReplicaStore, MetadataCopy]:
     Raises:
         StartError: it cannot be used.
     """
-    metadata = MetadataCopy(Catalogue.open(settings.catalogue_url(), first_contents=False))
     directory = messages_directory(settings.data_dir)
+    with store_versions.told(directory):
+        metadata = MetadataCopy(Catalogue.open(settings.catalogue_url(), first_contents=False))
     replica = ReplicaStore(OsFileSystem(str(directory)), on_catalogue=metadata.apply)
     try:
         replica.open()

@@ -174,7 +174,6 @@ async def serve_locked(
         recovered = await in_thread(STORE, recover_all)
     if epoch is None:
         histories.compare(catalogue, recovered, directory, accept_loss=settings.accept_loss)
-    versions = store_versions.note(directory, is_new=recovered.recovery.is_new)
     application = Application(
         settings,
         catalogue,
@@ -186,7 +185,10 @@ async def serve_locked(
         clock=None if replication is None else replication.clock,
         marked=settings.data_dir,
     )
-    application.messages.versions = versions
+
+    def note_version() -> None:
+        application.messages.versions = store_versions.note(directory, is_new=recovered.recovery.is_new)
+
     tasks = application.tasks
     manager = ServiceManager.from_environment(os.environ)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *STRAY_SIGNALS) as signals:
@@ -196,9 +198,10 @@ async def serve_locked(
             nursery.start_soon(tasks.keep, "memory watch", application.watch_memory)
             nursery.start_soon(tasks.keep, "freed memory", application.return_freed_memory)
             nursery.start_soon(tasks.keep, "watchdog", manager.keep_alive)
-            exit_code = await application.run(
-                lambda: _serving(settings, application, manager, is_new=catalogue.was_empty)
-            )
+            with store_versions.told(directory):
+                exit_code = await application.run(
+                    lambda: _serving(settings, application, manager, is_new=catalogue.was_empty), note_version
+                )
             nursery.cancel_scope.cancel()
     return exit_code
 
@@ -394,13 +397,17 @@ class Application:
             if each.protocol in ("http", "https")
         )
 
-    async def run(self, serving: Callable[[], None]) -> int:
-        """Restore, listen, tell `serving`, serve until `stop`, drain; return the exit code."""
+    async def run(self, serving: Callable[[], None], restored: Callable[[], None] = lambda: None) -> int:
+        """Restore, tell `restored`, listen, tell `serving`, serve until `stop`, drain; return the exit code.
+
+        Nothing is written to the message store before `restored` has returned.
+        """
         try:
             self._images.clear()
             self._writer.catch_up(self._messages.read_at_once)
-            restored = await self._restore()
+            count = await self._restore()
             await self._restore_messages()
+            restored()
             listeners = self._listen()
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -430,7 +437,7 @@ class Application:
                     self._reactor.listen(listener)
                 self._reactor.begin_serving()
                 serving()
-                self._tell_started(restored)
+                self._tell_started(count)
                 await self._asked_to_stop.wait()
                 await self._stop()
                 # The log has what the catalogue lacks: a database that does not answer must not keep the process alive.

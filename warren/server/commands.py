@@ -107,7 +107,12 @@ def show_config(
     context.obj = read
     if context.invoked_subcommand is not None:
         return
-    rows = list(shown_values(read()))
+    from warren.server.setting_checks import deprecated
+
+    settings = read()
+    rows = list(shown_values(settings))
+    for key, origin, advice in deprecated(settings):
+        print(f"warren config: {key} ({origin}) is deprecated: {advice}", file=sys.stderr)
     if as_json:
         import json
 

@@ -1,4 +1,4 @@
-"""Check settings when a broker starts: report unreadable files, and settings without an effect.
+"""Check settings when a broker starts: report unreadable files, settings without an effect, and deprecated ones.
 
 `load_settings` opens no files that a setting names, since commands load settings, too. Before a broker starts it checks
 all files that it will read, so that one start reports all missing ones.
@@ -46,11 +46,14 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "tracing_sampling_ratio": ("tracing_otlp_endpoint",),
 }
 
+# Settings that a later major version removes, and what replaces each (docs/versions.md).
+DEPRECATED: Final[dict[str, str]] = {}
+
 log = get_logger("settings")
 
 
 def check(settings: Settings) -> None:
-    """Check the files that a broker with these settings reads, and log which settings have no effect.
+    """Check the files that a broker with these settings reads; log settings without effect, and deprecated ones.
 
     Raises:
         StartError: files cannot be read; a line for each.
@@ -60,6 +63,8 @@ def check(settings: Settings) -> None:
         raise StartError("\n".join(mistakes))
     for key, needs in without_effect(settings):
         log.warning("a setting has no effect", setting=key, origin=settings.origins[key], without=" or ".join(needs))
+    for key, origin, advice in deprecated(settings):
+        log.warning("a setting is deprecated", setting=key, origin=origin, advice=advice)
 
 
 def unreadable(settings: Settings) -> Iterator[str]:
@@ -78,6 +83,13 @@ def without_effect(settings: Settings) -> Iterator[tuple[str, tuple[str, ...]]]:
     for key, needs in NEEDS.items():
         if settings.origins[key] != DEFAULT_ORIGIN and not _is_any_given(settings, needs):
             yield key, needs
+
+
+def deprecated(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """Yield each deprecated setting that was given, with its origin and what replaces it."""
+    for key, advice in DEPRECATED.items():
+        if settings.origins[key] != DEFAULT_ORIGIN:
+            yield key, settings.origins[key], advice
 
 
 def _is_any_given(settings: Settings, keys: tuple[str, ...]) -> bool:

@@ -4,7 +4,8 @@
     last_written_by    the version of the last start
     since_ms           when that version has started on it first, ms since the Unix epoch
 
-1. If the version is another one, a start writes the file before anything else in the store.
+1. If the version is another one, a start writes the file before anything else in the store, and not before it has
+   read all of it: a start that refuses a newer format leaves the name of the version to start instead.
 2. The file decides nothing: formats have numbers of their own. It tells a person which version to start instead.
 """
 
@@ -26,6 +27,8 @@ from warren.server.logs import get_logger
 NAME: Final = "written-by.json"
 _BYTES_MAX: Final = 1 << 16
 _NEWER: Final = "newer Warren"  # in every refusal of a format
+_UNKNOWN: Final = "cannot be restored"  # in every refusal of metadata, which a newer Warren may know
+_ADVICE: Final = "start the newer version, or restore a backup that was made before the upgrade"
 
 log = get_logger("server")
 
@@ -78,16 +81,18 @@ def note(messages: Path, *, is_new: bool, version: str = __version__) -> Version
 
 
 def explained(reason: str, messages: Path, version: str = __version__) -> str:
-    """Return why a store is refused, with both versions if a newer Warren has written it."""
+    """Return why a store is refused; with both versions and what to do, if a newer Warren has written it."""
     known = maybe_read(messages)
-    if _NEWER not in reason or known is None:
+    is_of_another = known is not None and known.last_written_by != version and _UNKNOWN in reason
+    if _NEWER not in reason and not is_of_another:
         return reason
-    return f"{reason}; this is Warren {version}, and Warren {known.last_written_by} has written the message store last"
+    last = f", and Warren {known.last_written_by} has written the message store last" if known is not None else ""
+    return f"{reason}; this is Warren {version}{last}; {_ADVICE}"
 
 
 @contextmanager
 def told(messages: Path) -> Iterator[None]:
-    """Make a StartError of the block name both versions, if a newer Warren has written the store."""
+    """Make a StartError of the block name both versions and what to do, if a newer Warren has written the store."""
     try:
         yield
     except StartError as error:

@@ -1,13 +1,16 @@
-"""Checks before a broker starts: files that settings name, and settings without an effect."""
+"""Checks before a broker starts: files that settings name, settings without an effect, and deprecated ones."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
+import typer.testing
 
+from warren.server.commands import app
 from warren.server.errors import StartError
-from warren.server.setting_checks import NEEDS, check, unreadable, without_effect
+from warren.server.setting_checks import DEPRECATED, NEEDS, check, deprecated, unreadable, without_effect
 from warren.server.settings import DEFAULT_ORIGIN, KEYS
 from warren.server.settings_reader import load_settings
 
@@ -63,3 +66,28 @@ def test_nothing_is_said_of_defaults_and_only_settings_that_exist_are_listed() -
     assert set(settings.origins.values()) == {DEFAULT_ORIGIN}
     assert list(without_effect(settings)) == []
     assert set(NEEDS) | {key for needs in NEEDS.values() for key in needs} <= set(KEYS)
+
+
+def test_a_deprecated_setting_that_is_given_is_told_with_what_replaces_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DEPRECATED, "limits.heartbeat_s", "use limits.pulse_s")
+    assert list(deprecated(load_settings({}, {}))) == []
+    given = load_settings({}, {"WARREN_LIMITS_HEARTBEAT_S": "30"})
+    assert list(deprecated(given)) == [
+        ("limits.heartbeat_s", "environment WARREN_LIMITS_HEARTBEAT_S", "use limits.pulse_s")
+    ]
+
+
+def test_a_start_and_warren_config_tell_deprecated_settings(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(DEPRECATED, "http", "use nothing")
+    with caplog.at_level(logging.WARNING, logger="warren"):
+        check(load_settings({"http": "off"}, {}))
+    assert [record.getMessage() for record in caplog.records] == ["a setting is deprecated"]
+    told = typer.testing.CliRunner().invoke(app, ["config", "--json", "--http", "off"])
+    assert told.exit_code == 0 and '"origin": "flag --http"' in told.stdout
+    assert told.stderr == "warren config: http (flag --http) is deprecated: use nothing\n"
+
+
+def test_only_settings_that_exist_are_deprecated() -> None:
+    assert set(DEPRECATED) <= set(KEYS)

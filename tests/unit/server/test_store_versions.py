@@ -56,8 +56,18 @@ def test_a_refusal_of_a_newer_format_names_both_versions(tmp_path: Path) -> None
     note(tmp_path, is_new=True, version="9.8.7")
     with pytest.raises(CatalogueError) as caught, told(tmp_path):
         raise CatalogueError("written by a newer Warren (schema version 99)")
-    both = f"; this is Warren {__version__}, and Warren 9.8.7 has written the message store last"
+    advice = "start the newer version, or restore a backup that was made before the upgrade"
+    both = f"; this is Warren {__version__}, and Warren 9.8.7 has written the message store last; {advice}"
     assert str(caught.value) == f"written by a newer Warren (schema version 99){both}"
     with pytest.raises(StartError, match=r"^the disk is full$"), told(tmp_path):
         raise StartError("the disk is full")
-    assert explained("a newer Warren has written it", tmp_path / "nothing") == "a newer Warren has written it"
+    reason = "a newer Warren has written it"
+    assert explained(reason, tmp_path / "nothing") == f"{reason}; this is Warren {__version__}; {advice}"
+
+
+def test_metadata_that_a_version_does_not_know_name_the_version_that_wrote_last(tmp_path: Path) -> None:
+    reason = "metadata store: ExchangePut x cannot be restored: unknown type"
+    note(tmp_path, is_new=True)
+    assert explained(reason, tmp_path) == reason, "this very version has written it"
+    note(tmp_path, is_new=False, version="9.8.7")
+    assert explained(reason, tmp_path).startswith(f"{reason}; this is Warren {__version__}, and Warren 9.8.7 has")

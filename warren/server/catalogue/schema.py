@@ -63,10 +63,7 @@ def prepare_schema(connection: Connection) -> None:
         connection.execute(insert(GLOBAL_PARAMETERS).values(name=DEFINITIONS_HASH, value=_UNFILLED))
         return
     if version > SCHEMA_VERSION:
-        raise CatalogueError(
-            f"written by a newer Warren (schema version {version}, this one knows {SCHEMA_VERSION}); "
-            "start that version, or restore a backup made before the upgrade"
-        )
+        raise CatalogueError(f"written by a newer Warren (schema version {version}, this one knows {SCHEMA_VERSION})")
     if version < SCHEMA_VERSION:
         if connection.dialect.name != "sqlite":
             log.warning(
