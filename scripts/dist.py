@@ -2,22 +2,24 @@
 """Make what a release consists of, in dist/: `make dist`, or some PARTS of it.
 
     sdist   the sources, as committed or changed in the work tree
-    wheels  out of the sdist, for every CPython of `SERIES` that is installed (on the path or with pyenv), tried each;
+    wheels  out of the sdist, one for the Python that runs this, or for those of `--python`, checked and tried each;
             for any Linux that is new enough (auditwheel), where that can be had
     debian  the Debian package, with the wheel for this system's /usr/bin/python3
-    image   what `docker build` needs, nothing else: docker build - < dist/warren-VERSION-image.tar.gz
+    image   what `docker build` needs, with one of the wheels: docker build - < dist/warren-VERSION-image.tar.gz
     chart   the Helm chart
     sbom    what a broker is made of besides Warren, from the locked requirements, in CycloneDX
     notes   the release notes, out of CHANGELOG.md
 
-SHA256SUMS comes last, over all that is there. Whatever is left out is said at the end; a part that fails ends it. Tools
-and what is built with are installed below .cache/dist/, with the versions and hashes of requirements/*.txt. Besides,
-`scripts/dist.py manifests` writes the version of warren/__init__.py wherever else it stands, and rewrites
-packaging/kubernetes/*.yaml.
+SHA256SUMS comes last, over all that is there. Whatever is left out is said at the end; a part that fails ends it. The
+engine is compiled once for each Python; the Debian package and the image take it from the wheel, and a wheel takes it
+from an earlier build of the same sources (`engine_build.py`, 2). Tools and what is built with are installed below
+.cache/dist/, with the versions and hashes of requirements/*.txt. Besides, `scripts/dist.py manifests` writes
+the version of warren/__init__.py wherever else it stands, and rewrites packaging/kubernetes/*.yaml.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import hashlib
 import io
@@ -29,9 +31,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -58,6 +61,14 @@ PLACES: Final[dict[str, dict[str, str]]] = {
         r"warren-\d[\w.]*-image": "warren-{version}-image",
     },
 }
+# The C library of the image's Debian: a wheel for a newer one cannot be its engine.
+IMAGE_LIBC: Final = (2, 36)
+# Prints what is wrong with the metadata of a wheel, as an index would find it.
+_CHECK_METADATA: Final = """
+import sys
+from packaging.metadata import Metadata
+Metadata.from_email(sys.stdin.buffer.read(), validate=True)
+"""
 # Prints the kind of an interpreter; nothing unless it is a CPython with the interpreter's lock.
 _ASK: Final = """
 import platform, sys, sysconfig
@@ -72,10 +83,14 @@ class DistError(Exception):
 
 @dataclass
 class Release:
-    """What is being made: the version, the time that its files have, and what had to be left out, with the reasons."""
+    """What is being made: the version, the time that its files have, and what had to be left out, with the reasons.
+
+    `series` are the Pythons that wheels are made for, such as "3.11"; None: all that are installed.
+    """
 
     version: str
     epoch: int
+    series: Sequence[str] | None = None
     left_out: list[str] = field(default_factory=list)
 
 
@@ -154,10 +169,48 @@ def candidates(environment: Mapping[str, str]) -> Iterator[str]:
     yield from (str(path) for path in sorted(pyenv.glob("versions/*/bin/python3")))
 
 
-def context_members(dockerfile: str) -> list[str]:
-    """Return what a Dockerfile copies out of its context."""
-    copies = [line.split()[1:-1] for line in dockerfile.splitlines() if line.startswith("COPY ")]
-    return [name for names in copies for name in names if not any(word.startswith("--from") for word in names)]
+def context_members(dockerfile: str, wheel: str = "compiled") -> list[str]:
+    """Return what a Dockerfile copies out of its context, without the stage that makes the other wheel."""
+    unused = {"compiled": "released", "released": "compiled"}[wheel]
+    found: list[str] = []
+    stage = ""
+    for words in map(str.split, dockerfile.splitlines()):
+        if words[:1] == ["FROM"]:
+            stage = words[-1]
+        elif words[:1] == ["COPY"] and stage != unused and not words[1].startswith("--from"):
+            found += words[1:-1]
+    return found
+
+
+def with_wheel(dockerfile: str, series: str) -> str:
+    """Return the Dockerfile of an image that takes a wheel for `series`, and compiles nothing."""
+    for name, value in (("WHEEL", "released"), ("PYTHON", series)):
+        dockerfile, count = re.subn(rf"(?m)^ARG {name}=.+$", f"ARG {name}={value}", dockerfile)
+        assert count == 1, name
+    return dockerfile
+
+
+def fits_image(wheel: str) -> bool:
+    """Whether a wheel of this name runs in the image: for a C library that is old enough."""
+    libcs = [(int(major), int(minor)) for major, minor in re.findall(r"manylinux_(\d+)_(\d+)_", wheel)]
+    return bool(libcs) and min(libcs) <= IMAGE_LIBC
+
+
+def strangers(names: Sequence[str]) -> list[str]:
+    """Return those of the names in a wheel that do not belong there: tests, C code, bytecode, other modules."""
+    found = []
+    for name in names:
+        top, _, rest = name.partition("/")
+        is_ours = (
+            (top == "warren" and rest and not rest.startswith("tests/"))
+            or name == "pyspark_warren.py"
+            or (top.startswith("warren_engine__mypyc.") and name.endswith(".so"))
+            or (top.startswith("warren_broker-") and top.endswith(".dist-info"))
+        )
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in PurePosixPath(name).parts)
+        if not is_ours or hidden or PurePosixPath(name).suffix in {".c", ".h", ".o", ".pyc"}:
+            found.append(name)
+    return found
 
 
 def completed_sbom(document: dict[str, Any], version: str) -> dict[str, Any]:
@@ -200,10 +253,10 @@ def environment_of(name: str, python: str, *requirements: str) -> Path:
     return path
 
 
-def pip(environment: Path, *words: str | Path) -> None:
+def pip(environment: Path, *words: str | Path, **variables: str) -> None:
     """Run the pip of an environment."""
     quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
-    run(environment / "bin/python", "-m", "pip", *quiet, *words)
+    run(environment / "bin/python", "-m", "pip", *quiet, *words, cwd=ROOT, **variables)
 
 
 def tools() -> Path:
@@ -269,21 +322,28 @@ def make_wheels(release: Release) -> None:
     if shutil.which(os.environ.get("CC", "cc")) is None:
         raise DistError("there is no C compiler: the wheels would be interpreted")
     interpreters = installed_series(list(candidates(os.environ)))
-    for series in SERIES:
+    if release.series is None:
+        missing = [series for series in SERIES if series not in interpreters]
+        release.left_out += [f"a wheel for CPython {series}: it is not installed" for series in missing]
+    for series in sorted(interpreters, key=SERIES.index) if release.series is None else release.series:
         if series not in interpreters:
-            release.left_out.append(f"a wheel for CPython {series}: it is not installed")
-            continue
+            there = ", ".join(interpreters) or "none"
+            raise DistError(
+                f"CPython {series} is not installed, or not supported (of {', '.join(SERIES)} there is {there})"
+            )
         python = interpreters[series][1]
         builder = environment_of(f"build-{series}", python, "build")
         say(f"wheel for {python}")
         with tempfile.TemporaryDirectory() as directory:
             isolated = ("--no-build-isolation", "--check-build-dependencies", "--no-deps")
-            pip(builder, "wheel", *isolated, "--wheel-dir", directory, sdist)
+            kept = str(ROOT / ".cache/engine")
+            pip(builder, "wheel", *isolated, "--wheel-dir", directory, sdist, WARREN_ENGINE_CACHE=kept)
             (built,) = Path(directory).glob("*.whl")
             for old in wheels_of(series):
                 old.unlink()
             repair(built, release)
         (wheel,) = wheels_of(series)
+        check_wheel(wheel)
         try_wheel(wheel, python, series)
 
 
@@ -303,6 +363,20 @@ def repair(built: Path, release: Release) -> None:
         release.left_out.append(f"the tag manylinux of {built.name}: {error}")
 
 
+def check_wheel(wheel: Path) -> None:
+    """See that a wheel has nothing but Warren in it, and metadata that an index takes."""
+    with zipfile.ZipFile(wheel) as opened:
+        names = opened.namelist()
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        text = opened.read(metadata)
+    found = strangers(names)
+    if found:
+        raise DistError(f"{wheel.name} has files that are not of the package: {', '.join(found[:5])}")
+    checked = subprocess.run([tools() / "bin/python", "-c", _CHECK_METADATA], input=text, capture_output=True)
+    if checked.returncode:
+        raise DistError(f"{wheel.name} has metadata that no index takes:\n{checked.stderr.decode()[-2000:]}")
+
+
 def try_wheel(wheel: Path, python: str, series: str) -> None:
     """Install a wheel as its user would, and see that its engine is the compiled one."""
     tried = environment_of(f"try-{series}", python, "run")
@@ -320,7 +394,8 @@ def make_debian(release: Release) -> None:
     here = installed_series([str(SYSTEM_PYTHON)])
     wheels = [wheel for series in here for wheel in wheels_of(series)]
     if not wheels:
-        release.left_out.append(f"the Debian package: there is no wheel for {SYSTEM_PYTHON}")
+        asked = "".join(f" (--python {series})" for series in here)
+        release.left_out.append(f"the Debian package: there is no wheel for {SYSTEM_PYTHON}{asked}")
         return
     build = ROOT / "packaging/debian/build"
     package = run(build, wheels[0], DIST, PIP_PYTHON=str(tools() / "bin/python")).strip()
@@ -333,11 +408,26 @@ def make_debian(release: Release) -> None:
 
 
 def make_image(release: Release) -> None:
-    """Write what the Dockerfile copies, and itself."""
-    members = {"Dockerfile": DOCKERFILE}
-    for name in context_members(DOCKERFILE.read_text()):
-        members |= {str(path.relative_to(ROOT)): path for path in files_below(ROOT / name)}
-    write_tar(DIST / f"warren-{release.version}-image.tar.gz", members, release.epoch)
+    """Write what the Dockerfile copies, and itself: with a wheel if one runs in the image, else with the sources."""
+    text = DOCKERFILE.read_text()
+    wheels = {series: wheel for series in SERIES for wheel in wheels_of(series) if fits_image(wheel.name)}
+    members: dict[str, Path] = {}
+    if wheels:
+        # The Python that the image has by default, or the newest one.
+        (usual,) = re.findall(r"(?m)^ARG PYTHON=(.+)$", text)
+        series = usual if usual in wheels else max(wheels, key=SERIES.index)
+        text = with_wheel(text, series)
+        members[wheels[series].name] = wheels[series]
+    else:
+        release.left_out.append("the wheel of the image, which compiles the engine: there is none that runs in it")
+    for name in context_members(text, "released" if wheels else "compiled"):
+        if name != "*.whl":
+            members |= {str(path.relative_to(ROOT)): path for path in files_below(ROOT / name)}
+    with tempfile.NamedTemporaryFile("w") as dockerfile:
+        dockerfile.write(text)
+        dockerfile.flush()
+        members["Dockerfile"] = Path(dockerfile.name)
+        write_tar(DIST / f"warren-{release.version}-image.tar.gz", members, release.epoch)
 
 
 def make_chart(release: Release) -> None:
@@ -396,22 +486,39 @@ def say(text: str) -> None:
     print(f"dist: {text}", file=sys.stderr, flush=True)
 
 
-def main(wanted: Sequence[str]) -> int:
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    here = series_of(sys.version_info)
+    reader = argparse.ArgumentParser(prog="dist.py", description="Make what a release consists of, in dist/.")
+    reader.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}, or manifests (default: all)")
+    reader.add_argument(
+        "--python",
+        action="append",
+        choices=[*SERIES, "all"],
+        help=f"CPython that a wheel is made for, several times or 'all' (default: {here}, which runs this)",
+    )
+    return reader.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
     """Make the wanted parts, or all of them from scratch."""
-    if list(wanted) == ["manifests"]:
+    options = parsed(arguments)
+    wanted: list[str] = options.parts
+    if wanted == ["manifests"]:
         write_version()
         return subprocess.run([tools() / "bin/python", ROOT / "scripts/manifests.py"], check=False).returncode
     unknown = [part for part in wanted if part not in PARTS]
     if unknown:
         say(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
         return 2
+    pythons: list[str] = options.python or [series_of(sys.version_info)]
     if not wanted:
         shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir(exist_ok=True)
     committed = run("git", "log", "-1", "--format=%ct").strip() if (ROOT / ".git").exists() else ""
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or committed or (ROOT / "CHANGELOG.md").stat().st_mtime)
     os.environ["SOURCE_DATE_EPOCH"] = str(epoch)  # for everything that is run
-    release = Release(version(), epoch)
+    release = Release(version(), epoch, None if "all" in pythons else pythons)
     try:
         for part, make in PARTS.items():
             if not wanted or part in wanted:
@@ -422,7 +529,7 @@ def main(wanted: Sequence[str]) -> int:
         return 1
     write_sums(DIST)
     for path in sorted(DIST.iterdir()):
-        print(f"{path.stat().st_size:12,}  {path.relative_to(ROOT)}")
+        print(f"{path.stat().st_size:12,}  dist/{path.name}")
     for what in release.left_out:
         say(f"left out: {what}")
     return 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import re
 import subprocess
 import sys
 import tarfile
+import tomllib
+import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -125,6 +128,109 @@ def test_interpreters_are_looked_for_on_the_path_and_with_pyenv(dist: Any, tmp_p
     assert not any("shims" in each for each in found)
 
 
+def test_a_wheel_is_made_for_the_python_that_runs_this_unless_others_are_named(
+    dist: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(dist, "DIST", tmp_path)
+    monkeypatch.setattr(dist, "PARTS", {"wheels": lambda release: made.append(release.series)})
+    for words in ([], ["--python", "3.12", "--python", "3.13"], ["--python", "all"]):
+        assert dist.main(["wheels", *words]) == 0
+    assert made == [[f"{sys.version_info[0]}.{sys.version_info[1]}"], ["3.12", "3.13"], None]
+
+
+def test_a_python_that_is_not_installed_is_named(dist: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "warren_broker-1.tar.gz").touch()
+    monkeypatch.setattr(dist, "DIST", tmp_path)
+    monkeypatch.setattr(
+        dist, "installed_series", lambda commands: {"3.11": ((3, 11, 1), "/a"), "3.13": ((3, 13, 1), "/b")}
+    )
+    monkeypatch.setenv("CC", "sh")
+    with pytest.raises(dist.DistError, match=r"CPython 3\.12 is not installed.* there is 3\.11, 3\.13"):
+        dist.make_wheels(dist.Release("1", 0, ["3.12"]))
+
+
+def test_what_does_not_belong_into_a_wheel_is_found(dist: Any) -> None:
+    ours = [
+        "pyspark_warren.py",
+        "warren/__init__.py",
+        "warren/queues/queue.cpython-311-x86_64-linux-gnu.so",
+        "warren/mgmt_plugin/static/js/app.js",
+        "warren_engine__mypyc.cpython-311-x86_64-linux-gnu.so",
+        "warren_broker-1.0.0.dist-info/licenses/LICENSE",
+    ]
+    others = [
+        "tests/unit/test_queue.py",
+        "setup.py",
+        "engine_build.py",
+        "build/__native_warren_engine.c",
+        "warren/queues/queue.c",
+        "warren/__pycache__/names.cpython-311.pyc",
+        "warren/.mypy_cache/x.json",
+        "warren_broker.egg-info/PKG-INFO",
+    ]
+    assert dist.strangers(ours + others) == others
+
+
+def wheel_of(path: Path, metadata: str, *names: str) -> Path:
+    """Write a wheel of empty files."""
+    with zipfile.ZipFile(path, "w") as opened:
+        opened.writestr("warren_broker-1.0.0.dist-info/METADATA", metadata)
+        for name in names:
+            opened.writestr(name, "")
+    return path
+
+
+def test_a_wheel_with_a_stranger_or_with_bad_metadata_ends_the_release(
+    dist: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(dist, "tools", lambda: Path(sys.prefix))
+    good = "Metadata-Version: 2.4\nName: warren-broker\nVersion: 1.0.0\n"
+    dist.check_wheel(wheel_of(tmp_path / "good.whl", good, "warren/names.py"))
+    with pytest.raises(dist.DistError, match=r"not of the package: setup\.py"):
+        dist.check_wheel(wheel_of(tmp_path / "stranger.whl", good, "setup.py"))
+    with pytest.raises(dist.DistError, match=r"(?s)no index takes.*version"):
+        dist.check_wheel(wheel_of(tmp_path / "bad.whl", good.replace("1.0.0", "one")))
+
+
+def test_the_image_takes_a_wheel_for_its_c_library_and_compiles_nothing(
+    dist: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(dist, "DIST", tmp_path)
+    wheel = tmp_path / "warren_broker-1-cp312-cp312-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"
+    wheel.write_bytes(b"wheel")
+    (tmp_path / "warren_broker-1-cp313-cp313-manylinux_2_39_x86_64.whl").touch()
+    (tmp_path / "warren_broker-1-cp311-cp311-linux_x86_64.whl").touch()
+    release = dist.Release("1", 0)
+    dist.make_image(release)
+    assert release.left_out == []
+    with tarfile.open(tmp_path / "warren-1-image.tar.gz") as tar:
+        wanted = {"Dockerfile", wheel.name, "requirements/run.txt", "requirements/postgresql.txt"}
+        assert set(tar.getnames()) == wanted
+        text = (tar.extractfile("Dockerfile") or io.BytesIO()).read().decode()
+    assert "\nARG PYTHON=3.12\n" in f"\n{text}" and "\nARG WHEEL=released\n" in text
+
+
+def test_the_image_has_the_sources_where_there_is_no_wheel_for_it(
+    dist: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(dist, "DIST", tmp_path)
+    release = dist.Release("1", 0)
+    dist.make_image(release)
+    assert ["wheel of the image" in each for each in release.left_out] == [True]
+    with tarfile.open(tmp_path / "warren-1-image.tar.gz") as tar:
+        assert {"Dockerfile", "setup.py", "warren/__init__.py"} < set(tar.getnames())
+        assert (tar.extractfile("Dockerfile") or io.BytesIO()).read().decode() == dockerfile()
+
+
+def test_the_metadata_name_the_supported_pythons_and_invent_no_address(dist: Any) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["authors"] and project["classifiers"] == sorted(project["classifiers"], key=str.lower)
+    assert "urls" not in project
+    pythons = {each.rpartition(" ")[2] for each in project["classifiers"] if "Python :: 3." in each}
+    assert pythons == set(dist.SERIES)
+
+
 def test_the_same_files_make_the_same_archive(dist: Any, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("text")
@@ -172,7 +278,7 @@ def test_everything_that_is_installed_has_the_locked_hashes() -> None:
     installing = {
         ROOT / "scripts/dist.py": r'pip\(\w+, "install".*',
         PACKAGING / "debian/build": r"(?m)^ *install_exactly .*",
-        PACKAGING / "container/Dockerfile": r"pip (?:--python \S+ )?install [^&]*",
+        PACKAGING / "container/Dockerfile": r"pip (?:--python \S+ )?install [^&\n]*",
     }
     for file, pattern in installing.items():
         calls = re.findall(pattern, file.read_text().replace("\\\n", ""))
