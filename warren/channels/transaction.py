@@ -9,7 +9,8 @@
 
 1. Nothing of it is visible to anybody before tx.commit.
 2. All of it but requeues is in one commit of the log, and so on disk or not, as a whole. Others wait for that commit:
-   so it has a limit (7), and large contents are written ahead of it (``msgstore.log.bodies_ahead``). Requeues follow in portions (``msgstore.log.own_writes``): a crash requeues deliveries anyway.
+   so it has a limit (7), and large contents are written ahead of it (``msgstore.log.bodies_ahead``). Requeues follow in
+   portions (``msgstore.log.own_writes``): a crash requeues deliveries anyway.
 3. tx.commit takes the current content: the channel has a new transaction when its commit begins, not when it is done.
 4. A queue that was deleted since the publish takes nothing. If one queue refuses a publish, the others still get it:
    the channel is closed with 406 for a partial completion, and the refused message is lost.

@@ -646,7 +646,7 @@ class Store(FailStop):
         job.crc = self._previous_crc
 
     def _unwritten(self, chunks: list[bytes], job: CommitJob) -> list[tuple[int, list[bytes]]]:
-        """Return the chunks of a frame that are to be written, and their offsets: those that were not written ahead."""
+        """Return the chunks of a frame that were not written ahead, and their offsets."""
         offset = int(job.lsn - job.base_lsn)
         begun = self._begun
         if begun is None:

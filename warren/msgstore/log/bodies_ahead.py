@@ -123,7 +123,7 @@ class BodiesAhead:
 
 
 class AheadFile:
-    """The plan under way, and its file. `plan` is None while there is none."""
+    """The plan under way, and its file. Without one `plan` is None."""
 
     def __init__(self, log: MessageLog) -> None:
         self.sizes = AheadSizes()
