@@ -68,6 +68,19 @@ def test_the_total_is_seen_beneath_what_is_ready(own_ui: Ui, api: Api, amqp: Con
     assert len(times) >= 4
 
 
+def test_an_axis_of_messages_has_whole_numbers(own_ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    ui = own_ui
+    channel = amqp().channel()
+    channel.queue_declare("one", durable=True)
+    channel.basic_publish("", "one", b"x")
+    api.eventually(f"/queues/{q(vhost)}/one", lambda it: it["idle_since"])
+    ui.page.evaluate(LISTEN)
+    ui.visit("queues", vhost, "one")
+    expect(ui.main.locator(".chart", has_text="Queued messages").locator(".legend")).to_contain_text("Total 1")
+    ui.page.wait_for_function("window.drawn.has('1')")
+    assert [each for each in ui.page.evaluate("[...window.drawn]") if re.fullmatch(r"\d+\.\d+", each)] == []
+
+
 def test_an_axis_has_one_unit_and_the_legend_all_digits(ui: Ui) -> None:
     shown = ui.page.evaluate(
         """async () => {

@@ -171,7 +171,7 @@ def test_definitions_are_exported_tried_and_imported(ui: Ui, api: Api, amqp: Con
     definitions["queues"] = [kept, mine, mine | {"name": "fresh"}]
     into.get_by_label("File").set_input_files(_file(definitions))
     expect(into).to_contain_text("1 conflict")
-    expect(into).to_contain_text("What conflicts is there already and differs.")
+    expect(into).to_contain_text("Conflicts exist already and differ.")
     expect(ui.row("kept")).to_contain_text("conflict")
     expect(ui.row("fresh")).to_contain_text("create")
     assert api.ask("GET", f"/queues/{q(vhost)}/fresh").status == 404, "looking changes nothing"

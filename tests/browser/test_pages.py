@@ -45,6 +45,11 @@ UNNAMED = """
 """
 
 
+# Tables whose columns do not all fit; a name is wider than a telephone at times.
+CUT = """() => [...document.querySelectorAll('main .table-box')]
+    .filter((box) => box.scrollWidth > box.clientWidth + 1).map((box) => box.getAttribute('aria-label'))"""
+
+
 def _fill(channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
     channel.queue_declare("a queue with a name that is longer than a telephone is wide", durable=True)
     channel.queue_declare("q", arguments={"x-message-deduplication": True, "x-max-priority": 5})
@@ -145,6 +150,7 @@ def test_every_page_is_whole_silent_and_within_its_width(
         ui.heading(title)
         where = f"{title} {query}"
         assert ui.overflow() <= 0, where
+        assert ui.page.evaluate(CUT) == [], where
         expect(ui.main.locator(".trouble")).to_have_count(0)
         expect(ui.page.locator(".banner.warning")).to_have_count(0)
         expect(ui.page).to_have_title(f"{title} \u2013 Warren")
@@ -268,6 +274,20 @@ def test_a_list_on_a_narrow_screen_begins_with_depth_and_rates(ui: Ui, api: Api,
     ui.wait_for_place("queues", vhost=vhost, sort="messages")
     ui.main.get_by_label("Select all rows of this page").check()
     expect(ui.main.get_by_text("2 selected")).to_be_visible()
+
+
+def test_the_menu_of_an_administrator_is_whole_on_a_screen_of_800_pixels(ui: Ui) -> None:
+    menu = ui.page.get_by_role("navigation", name="Pages", exact=True)
+    assert menu.evaluate("menu => menu.scrollHeight - menu.clientHeight") <= 0
+
+
+def test_the_chosen_tab_is_in_sight_on_a_narrow_screen(ui: Ui, api: Api, vhost: str) -> None:
+    api.put(f"/queues/{q(vhost)}/q")
+    ui.page.set_viewport_size({"width": 360, "height": 760})
+    ui.visit("queues", vhost, "q", tab="move")
+    ui.heading("q")
+    box = ui.page.locator(".tabs [aria-current]").bounding_box()
+    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 360
 
 
 def test_an_address_that_is_mistyped_says_so_and_leads_home(open_ui: Open, logged_in: Any) -> None:

@@ -40,6 +40,41 @@ def test_a_queue_is_added_with_arguments_of_every_type(ui: Ui, api: Api, vhost: 
     assert found["durable"] is False
 
 
+def test_a_mistyped_argument_is_told_of_before_it_is_sent(ui: Ui, api: Api, vhost: str) -> None:
+    ui.visit("queues", vhost=vhost)
+    ui.press("Add queue")
+    ui.fill(ui.dialog, name="mine")
+    ui.argument(1, "x_mesage-ttl", "string", "5", ui.dialog)
+    expect(ui.dialog).to_contain_text("The broker keeps this key. It has no effect. Did you mean x-message-ttl?")
+    ui.press("x-message-ttl", ui.dialog)
+    expect(ui.dialog).not_to_contain_text("It has no effect")
+    expect(ui.dialog.get_by_label("Type of value 1")).to_have_value("number")
+    ui.argument(2, "owner", "string", "shop", ui.dialog)
+    expect(ui.dialog).to_contain_text("The broker keeps this key. It has no effect.")
+    expect(ui.dialog).not_to_contain_text("Did you mean")
+    ui.dialog.get_by_label("Type of value 1").select_option("string")
+    ui.press("Add queue", ui.dialog)
+    expect(ui.dialog.get_by_role("alert")).to_contain_text("x-message-ttl")
+    ui.dialog.get_by_label("Type of value 1").select_option("number")
+    ui.confirm("Add queue")
+    assert api.get(f"/queues/{q(vhost)}/mine")["arguments"] == {"x-message-ttl": 5, "owner": "shop"}
+
+
+def test_a_binding_is_offered_names_that_exist(ui: Ui, api: Api, vhost: str) -> None:
+    for name in ("orders.eu", "orders.us", "events"):
+        api.put(f"/queues/{q(vhost)}/{name}")
+    ui.visit("exchanges", vhost, "amq.topic", tab="bindings")
+    field = ui.main.get_by_label("To queue")
+    field.press_sequentially("orders")
+    offered = ui.main.locator(f"datalist[id='{field.get_attribute('list')}'] option")
+    expect(offered).to_have_count(2)
+    assert sorted(str(each.get_attribute("value")) for each in offered.all()) == ["orders.eu", "orders.us"]
+    ui.main.get_by_label("Direction").select_option("to-exchange")
+    field = ui.main.get_by_label("To exchange")
+    field.fill("amq.fan")
+    expect(ui.main.locator(f"datalist[id='{field.get_attribute('list')}'] option")).to_have_count(1)
+
+
 def test_a_quorum_queue_is_added(ui: Ui, api: Api, vhost: str) -> None:
     ui.visit("queues", vhost=vhost)
     ui.press("Add queue")

@@ -148,7 +148,7 @@ def test_columns_are_chosen_and_remembered(own_ui: Ui, amqp: Connect, vhost: str
     expect(headings.filter(has_text="Bytes ready")).to_have_count(1)
     expect(headings.filter(has_text="Type")).to_have_count(0)
     ui.main.locator("summary", has_text="Columns").click()
-    ui.press("As at first")
+    ui.press("Default columns")
     expect(headings.filter(has_text="Bytes ready")).to_have_count(0)
     expect(headings.filter(has_text="Type")).to_have_count(1)
 

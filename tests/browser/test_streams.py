@@ -113,7 +113,7 @@ def test_a_group_is_shown_set_to_another_place_and_forgotten(ui: Ui, api: Api, a
     expect(ui.dialog).to_contain_text("offset must be a number")
     ui.fill(ui.dialog, position="3")
     ui.confirm("Set")
-    ui.noticed("Group billing goes on from there.")
+    ui.noticed("Group billing continues there.")
     assert [each["committed_offset"] for each in api.get(groups)] == [3]
     connection.close()
     api.eventually(groups, lambda it: it[0]["consumers"] == 0)

@@ -8,27 +8,27 @@ const SHARED = [
     group: 'Limits and expiry',
     text: 'Ms without consumer, get or declare after which the queue is deleted.',
   },
-  { key: 'max-length', kind: 'number', group: 'Limits and expiry', text: 'How many ready messages the queue takes.' },
-  { key: 'max-length-bytes', kind: 'number', group: 'Limits and expiry', text: 'How many bytes of ready bodies the queue takes.' },
+  { key: 'max-length', kind: 'number', group: 'Limits and expiry', text: 'Ready messages that the queue takes at most.' },
+  { key: 'max-length-bytes', kind: 'number', group: 'Limits and expiry', text: 'Bytes of ready bodies that the queue takes at most.' },
   {
     key: 'overflow',
     kind: 'string',
     group: 'Limits and expiry',
     choices: ['drop-head', 'reject-publish', 'reject-publish-dlx'],
-    text: 'At the limit: drop-head (the oldest goes), reject-publish (the new one is refused), reject-publish-dlx (refused and dead-lettered).',
+    text: 'At the limit: drop-head removes the oldest, reject-publish refuses the new one, reject-publish-dlx refuses and dead-letters it.',
   },
   {
     key: 'dead-letter-exchange',
     kind: 'string',
     group: 'Dead letters',
-    text: 'Where messages go that expire, are rejected, dropped by a length limit or failed too often. Empty is the default exchange.',
+    text: 'The exchange for messages that expire, are rejected, exceed a length limit or fail too often. Empty: the default exchange.',
   },
   { key: 'dead-letter-routing-key', kind: 'string', group: 'Dead letters', text: 'The routing key of dead letters, instead of their own.' },
   {
     key: 'delivery-limit',
     kind: 'number',
     group: 'Failed deliveries',
-    text: 'A message that failed more often is dead-lettered. -1 is no limit.',
+    text: 'A message that failed more often is dead-lettered. -1: no limit.',
   },
   {
     key: 'delivery-limit-action',
@@ -53,7 +53,7 @@ const SHARED = [
     preset: '["1s", "10s", "1m"]',
     text: 'The waits before each try; the last repeats. Or the text "exponential:1s:5m".',
   },
-  { key: 'visibility-timeout', kind: 'number', group: 'Failed deliveries', text: 'Ms after which an unanswered delivery comes back.' },
+  { key: 'visibility-timeout', kind: 'number', group: 'Failed deliveries', text: 'Ms after which an unanswered delivery is requeued.' },
   {
     key: 'consumer-timeout',
     kind: 'number',
@@ -70,7 +70,7 @@ const QUEUE_ONLY = [
     key: 'x-single-active-consumer',
     kind: 'boolean',
     group: 'Consumers',
-    text: 'One consumer is served at a time; the next takes over when it goes.',
+    text: 'One consumer gets all messages; the next takes over when it ends.',
   },
   {
     key: 'x-key-shared',
@@ -81,7 +81,7 @@ const QUEUE_ONLY = [
   { key: 'x-key-header', kind: 'string', group: 'Consumers', text: 'The header that has that key; without it, the routing key.' },
   { key: 'x-message-deduplication', kind: 'boolean', group: 'Duplicates', text: 'A message whose key was accepted before is dropped.' },
   { key: 'x-deduplication-header', kind: 'string', group: 'Duplicates', text: 'The header that has the key.' },
-  { key: 'x-cache-size', kind: 'number', group: 'Duplicates', text: 'How many keys are remembered (128).' },
+  { key: 'x-cache-size', kind: 'number', group: 'Duplicates', text: 'Keys to remember (128 unless given).' },
   { key: 'x-cache-ttl', kind: 'number', group: 'Duplicates', text: 'Ms that a key is remembered.' },
 ];
 
@@ -108,8 +108,19 @@ const QUORUM_ONLY = [
 
 const STREAM_ONLY = [
   { key: 'x-max-age', kind: 'string', group: 'Retention', text: 'How long messages are kept: 7D, 12h (Y, M, D, h, m, s).' },
-  { key: 'x-max-length-bytes', kind: 'number', group: 'Retention', text: 'How many bytes of bodies are kept; the oldest go.' },
+  { key: 'x-max-length-bytes', kind: 'number', group: 'Retention', text: 'Bytes of bodies to keep; the oldest messages are removed.' },
+  {
+    key: 'x-cleanup',
+    kind: 'string',
+    group: 'Retention',
+    choices: ['delete', 'compact'],
+    text: 'compact keeps the last message of each key; delete, the default, removes by the limits only.',
+  },
+  { key: 'x-key-header', kind: 'string', group: 'Retention', text: 'With compact: the header that has the key; without it, the routing key.' },
+  { key: 'x-stream-max-segment-size-bytes', kind: 'number', group: 'Retention', text: 'The size of the stream\'s files.' },
 ];
+
+export const UNKNOWN_ARGUMENT = 'The broker keeps this key. It has no effect.';
 
 const asArgument = (hint) => ({ ...hint, key: `x-${hint.key}` });
 
@@ -131,7 +142,7 @@ export const EXCHANGE_ARGUMENTS = [
     text: 'Of x-consistent-hash: the property that is hashed.',
   },
   { key: 'x-recent-history-length', kind: 'number', group: 'Routing', text: 'Of x-recent-history: how many messages a new binding gets.' },
-  { key: 'x-super-stream', kind: 'number', group: 'Routing', text: 'Of x-super-stream and direct: so many streams are made and bound as its partitions.' },
+  { key: 'x-super-stream', kind: 'number', group: 'Routing', text: 'Of x-super-stream and direct: the number of streams to declare and bind as its partitions.' },
   ...QUEUE_ONLY.filter((hint) => hint.group === 'Duplicates'),
 ];
 
@@ -154,6 +165,13 @@ export const POLICY_KEYS = [
   },
   { key: 'federation-upstream', kind: 'string', group: 'Other brokers', text: 'The upstream to federate from.' },
   { key: 'max-age', kind: 'string', group: 'Streams', text: 'How long messages of a stream are kept: 7D, 12h.' },
+  {
+    key: 'cleanup',
+    kind: 'string',
+    group: 'Streams',
+    choices: ['delete', 'compact'],
+    text: 'compact keeps the last message of each key of a stream.',
+  },
 ];
 
 const OPERATOR = [

@@ -23,7 +23,7 @@ async function renew() {
     if (answer.name === name && answer.tags.join() === tags.join()) setCsrfToken(answer.csrf_token);
     else enter(answer);
   } catch (error) {
-    if (error.status === 401 && session.get().state === 'in') leave('The session has ended. Log in to go on where you were.');
+    if (error.status === 401 && session.get().state === 'in') leave('The session has ended. Log in to continue at the same page.');
   }
 }
 
@@ -34,7 +34,7 @@ export async function resumeSession() {
   try {
     enter(await get('warren/session', { quiet401: true }));
   } catch (error) {
-    leave(error.status === 401 ? '' : `The broker cannot be asked: ${error.message}.`);
+    leave(error.status === 401 ? '' : `The pages cannot begin: ${error.message}.`);
   }
 }
 

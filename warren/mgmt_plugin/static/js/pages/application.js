@@ -30,7 +30,7 @@ export default function Application({ name }) {
   return html`<${Page} title=${name} crumbs=${[['Connections', listHref(['connections'])]]} marks=${html`<span class="hint">application</span>`}>
     ${
       pending(connections) ??
-      html`${!complete && html`<p class="warning-box">There are more than ${formatNumber(MOST)} with such a name: what follows is of the first ${formatNumber(MOST)}.</p>`}
+      html`${!complete && html`<p class="warning-box">More than ${formatNumber(MOST)} have this name. This page covers the first ${formatNumber(MOST)}.</p>`}
       <div class="cards">
         <${Card} title="Together" wide>
           <${Facts} facts=${[

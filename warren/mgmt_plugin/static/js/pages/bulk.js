@@ -45,7 +45,7 @@ const DRAINS = [
     render: (each) =>
       each.queue_exists
         ? html`<${QueueLink} vhost=${each.vhost} name=${each.queue} />`
-        : html`<span class="name">${each.queue}</span> <${Mark} text="gone" title="There is no such queue any more." kind="busy" />`,
+        : html`<span class="name">${each.queue}</span> <${Mark} text="gone" title="The queue is deleted." kind="busy" />`,
   },
   { key: 'name', label: 'Reader', sort: 'name', render: (each) => html`<span class="mono">${each.name}</span>` },
   vhostColumn,
@@ -65,7 +65,7 @@ const DRAINS = [
     label: 'Lease',
     sort: 'lease_s',
     num: true,
-    title: 'What is claimed goes back when its reader is silent for so long.',
+    title: 'Claims return to the queue after this time without a sign of the reader.',
     render: (each) => (each.lease_s === null ? 'none' : html`<${Duration} ms=${1000 * each.lease_s} />`),
   },
 ];
@@ -74,8 +74,8 @@ async function release(drain, reload) {
   let released = 0;
   const done = await confirmAction({
     title: `Release what ${drain.name} has claimed?`,
-    text: `Queue ${drain.queue} gets ${messages(drain.claimed)} back, flagged as redelivered. Whoever has the drain open is shut out.`,
-    detail: 'Release only what nobody will come back for: a reader that does may have written some of it, and finds a gap.',
+    text: `Queue ${drain.queue} gets ${messages(drain.claimed)} back, flagged as redelivered. A reader that has the drain open is shut out.`,
+    detail: 'Release claims only if their reader will not return: it may have written some of them, and would find a gap.',
     action: 'Release',
     run: async () => {
       ({ released } = await post(path`warren/drains/${drain.vhost}/${drain.queue}/${drain.name}/release`, {}));
@@ -126,7 +126,7 @@ const SNAPSHOTS = [
 async function deleteSnapshot({ vhost, queue, snapshot }, reload) {
   const done = await confirmAction({
     title: `Delete snapshot ${snapshot} of ${queue}?`,
-    text: 'Whoever reads it cannot go on. The queue stays as it is.',
+    text: 'Its readers will fail. The queue stays as it is.',
     action: 'Delete snapshot',
     done: `Snapshot ${snapshot} is deleted.`,
     run: () => del(path`warren/snapshots/${vhost}/${queue}/${snapshot}`),
@@ -169,10 +169,10 @@ export default function Bulk() {
     <div class="stack">
       <${Listed} title="Drains" base="warren/drains" hint="Readers that take messages out of a queue: what they have claimed is theirs until they acknowledge it."
         columns=${DRAINS} actions=${drainActions} rowKey=${(each) => JSON.stringify([each.vhost, each.claims])} empty="No queue is being drained." />
-      <${Listed} title="Snapshots" base="warren/snapshots" hint="Copies of what waited in a queue, to be read in ranges. The queue goes on without them."
+      <${Listed} title="Snapshots" base="warren/snapshots" hint="Copies of what waited in a queue, to be read in ranges. The queue continues without them."
         columns=${SNAPSHOTS} rowKey=${(each) => each.snapshot} empty="There is no snapshot."
         actions=${(row, reload) => html`<button type="button" class="small danger" onClick=${() => deleteSnapshot(row, reload)}>Delete…</button>`} />
-      <${Listed} title="Stages" base="warren/stages" hint="Messages that a writer has stored and not committed: nobody sees them before. After a day they are removed."
+      <${Listed} title="Stages" base="warren/stages" hint="Messages that a writer has stored and not committed. They are invisible until then, and removed after a day."
         columns=${STAGES} actions=${stageActions} rowKey=${(each) => JSON.stringify([each.vhost, each.name])} empty="Nothing is staged." />
     </div>
   <//>`;

@@ -17,6 +17,12 @@ import { html } from '../ui.js';
 const OF_A_CHANNEL = new Set(['tag', 'queue', 'prefetch', 'unacked', 'oldest', 'active', 'ack', 'exclusive', 'offset', 'timeout', 'arguments']);
 const CONSUMERS = CONSUMER_COLUMNS.filter((column) => OF_A_CHANNEL.has(column.key));
 
+// Few consumers have a place in a stream or a time limit of their own.
+const consumerColumns = (rows) =>
+  CONSUMERS.filter(
+    ({ key }) => (key !== 'offset' || rows.some((row) => row.next_offset !== undefined)) && (key !== 'timeout' || rows.some((row) => row.consumer_timeout)),
+  );
+
 const stat = (counter, label) => ({
   key: counter,
   label,
@@ -67,7 +73,7 @@ export default function Channel({ name }) {
         ]} />
       <//>
       <${Card} title="Consumers" wide>
-        <${LocalTable} caption="Consumers of this channel" columns=${CONSUMERS} first=${SLOWEST_FIRST} rows=${each.consumer_details ?? []} rowKey=${(row) => row.consumer_tag} empty="Nothing is consumed here." />
+        <${LocalTable} caption="Consumers of this channel" columns=${consumerColumns(each.consumer_details ?? [])} first=${SLOWEST_FIRST} rows=${each.consumer_details ?? []} rowKey=${(row) => row.consumer_tag} empty="Nothing is consumed here." />
       <//>
       ${each.publishes?.length > 0 && html`<${Card} title="Publishes to"><${LocalTable} caption="Exchanges published to" columns=${PUBLISHES} rows=${each.publishes} rowKey=${(row) => row.exchange.name} /><//>`}
       ${each.deliveries?.length > 0 && html`<${Card} title="Is delivered from"><${LocalTable} caption="Queues delivered from" columns=${DELIVERIES} rows=${each.deliveries} rowKey=${(row) => row.queue.name} /><//>`}

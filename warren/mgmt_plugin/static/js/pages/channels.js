@@ -25,7 +25,7 @@ function ChannelMode({ of: channel }) {
 
 function channelName(channel) {
   const title = channelTitle(channel);
-  return html`<${ChannelLink} name=${channel.name} label=${title} />${title !== channel.name && html`<br /><small>${channel.name}</small>`}`;
+  return html`<${ChannelLink} name=${channel.name} label=${title} />${title !== channel.name && html`<br /><small title=${channel.name}>${channel.name.split(' -> ', 1)[0]}</small>`}`;
 }
 
 export const CHANNEL_COLUMNS = [
@@ -72,10 +72,11 @@ export const CHANNEL_COLUMNS = [
   },
   rate('publish', 'Publish', 'publish'),
   rate('confirm', 'Confirm', 'confirm', { hidden: true }),
-  rate('deliver', 'Deliver / get', 'deliver_get'),
+  rate('deliver', 'Deliver', 'deliver_get'),
   rate('ack', 'Ack', 'ack'),
   rate('redeliver', 'Redeliver', 'redeliver', { hidden: true }),
-  rate('unroutable', 'Unroutable', 'return_unroutable', { hidden: true }),
+  rate('unroutable', 'Returned', 'return_unroutable', { hidden: true, long: 'Returned as unroutable' }),
+  rate('dropped', 'Dropped', 'drop_unroutable', { hidden: true, long: 'Dropped as unroutable' }),
 ];
 
 export default function Channels() {

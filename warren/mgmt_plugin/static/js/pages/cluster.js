@@ -77,7 +77,7 @@ function ClusterName() {
     ${
       pending(poll) ??
       html`<form class="form" onSubmit=${onSubmit}>
-      <${Field} label="Cluster name" name="name" required defaultValue=${poll.data.name} key=${poll.data.name} hint="Clients see it, and federation goes by it." />
+      <${Field} label="Cluster name" name="name" required defaultValue=${poll.data.name} key=${poll.data.name} hint="Clients see it, and federation uses it." />
       <p class="form-error" role="alert">${error}</p>
       <div class="row"><button type="submit">Change the name</button></div>
     </form>`
@@ -103,7 +103,7 @@ function FeatureFlags() {
     { key: 'name', label: 'Name', sort: 'name', render: (flag) => html`<span class="name">${flag.name}</span>` },
     { key: 'state', label: 'State', sort: 'state', render: (flag) => html`<${State} value=${flag.state} />` },
     { key: 'stability', label: 'Stability', sort: 'stability', render: (flag) => flag.stability },
-    { key: 'desc', label: 'What it is', render: (flag) => flag.desc },
+    { key: 'desc', label: 'Description', long: true, render: (flag) => flag.desc },
     {
       key: 'act',
       label: html`<span class="unseen">Enable</span>`,

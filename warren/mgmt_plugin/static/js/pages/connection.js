@@ -17,6 +17,9 @@ import { useStore } from '../store.js';
 import { html } from '../ui.js';
 import { CHANNEL_COLUMNS } from './channels.js';
 
+// All channels of a connection have its vhost and its user.
+const OWN_CHANNELS = CHANNEL_COLUMNS.filter((column) => !column.hidden && !['vhost', 'user'].includes(column.key));
+
 function CloseDialog({ name, titleId, close }) {
   async function submit(form) {
     const reason = form.get('reason').trim();
@@ -116,7 +119,7 @@ export default function Connection({ name }) {
       <//>
       ${(each.mqtt || each.stomp) && html`<${Subscriptions} of=${each} />`}
       <${Card} title="Channels" wide>
-        ${channels.data && html`<${LocalTable} caption="Channels of this connection" columns=${CHANNEL_COLUMNS} rows=${channels.data} rowKey=${(row) => row.name} empty="No channel is open." />`}
+        ${channels.data && html`<${LocalTable} caption="Channels of this connection" columns=${OWN_CHANNELS} rows=${channels.data} rowKey=${(row) => row.name} empty="No channel is open." />`}
       <//>
       <${Card} title="What the client says about itself" wide><${Fields} values=${each.client_properties} /><//>
     </div>`

@@ -68,6 +68,8 @@ export const CONNECTION_COLUMNS = [
     render: (each) => html`<${Bytes} value=${each.send_oct} />`,
   },
   { key: 'client', label: 'Client', hidden: true, render: client },
+  { key: 'auth', label: 'Authentication', sort: 'auth_mechanism', hidden: true, render: (each) => each.auth_mechanism ?? '–' },
+  { key: 'frame', label: 'Largest frame', sort: 'frame_max', num: true, hidden: true, render: (each) => html`<${Bytes} value=${each.frame_max} />` },
   {
     key: 'heartbeat',
     label: 'Heartbeat',
@@ -85,7 +87,7 @@ export default function Connections() {
   return html`<${Page} title="Connections">
     <${PagedList}
       id="connections" caption="Connections" base=${vhost ? path`vhosts/${vhost}/connections` : 'connections'} columns=${CONNECTION_COLUMNS}
-      rowKey=${(each) => each.name} firstSort=${{ by: 'user_provided_name', descending: false }} empty="Nobody is connected."
+      rowKey=${(each) => each.name} firstSort=${{ by: 'user_provided_name', descending: false }} empty="There is no connection."
     />
   <//>`;
 }

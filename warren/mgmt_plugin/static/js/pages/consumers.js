@@ -14,7 +14,7 @@ export default function Consumers() {
   return html`<${Page} title="Consumers">
     <${PagedList}
       id="consumers" caption="Consumers" base=${vhost ? path`consumers/${vhost}` : 'consumers'} columns=${CONSUMER_COLUMNS}
-      rowKey=${consumerKey} firstSort=${SLOWEST_FIRST} empty="Nothing consumes."
+      rowKey=${consumerKey} firstSort=${SLOWEST_FIRST} empty="There is no consumer."
     />
   <//>`;
 }

@@ -22,7 +22,7 @@ const COLUMNS = [
   },
   { key: 'kind', label: 'Kind', sort: 'kind', render: (row) => row.kind },
   { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (row) => row.vhost ?? '' },
-  { key: 'detail', label: 'Detail', render: (row) => row.detail ?? '' },
+  { key: 'detail', label: 'Detail', long: true, render: (row) => row.detail ?? '' },
 ];
 
 function useVhostChoice() {
@@ -57,7 +57,7 @@ function Changes({ answer }) {
   const rows = answer.changes.filter((change) => change.action !== 'same');
   return html`<div class="stack">
     <p role="status" class="marks">${Object.entries(counts).map(([action, count]) => html`<${Mark} key=${action} text="${formatNumber(count)} ${action}" kind=${KINDS[action] ?? ''} />`)}</p>
-    ${answer.conflicts > 0 && html`<p class="warning-box">What conflicts is there already and differs. An import leaves it as it is.</p>`}
+    ${answer.conflicts > 0 && html`<p class="warning-box">Conflicts exist already and differ. An import leaves them as they are.</p>`}
     <${LocalTable} caption="Changes" columns=${COLUMNS} rows=${rows} rowKey=${(row) => JSON.stringify([row.kind, row.vhost, row.name, row.detail])} empty="Everything in the file is here already." />
   </div>`;
 }

@@ -47,7 +47,7 @@ function Bindings({ vhost, name, outgoing, incoming }) {
   };
   const isDefault = name === 'amq.default';
   return html`<div class="stack">
-    ${outgoing.data && html`<${Card} title="From this exchange"><${BindingsTable} caption="Bindings from this exchange" rows=${outgoing.data} side="destination" reload=${reload} empty="It routes nothing yet." /><//>`}
+    ${outgoing.data && html`<${Card} title="From this exchange"><${BindingsTable} caption="Bindings from this exchange" rows=${outgoing.data} side="destination" reload=${reload} empty="Nothing is bound to this exchange." /><//>`}
     ${!isDefault && incoming.data && html`<${Card} title="To this exchange"><${BindingsTable} caption="Bindings to this exchange" rows=${incoming.data} side="source" reload=${reload} empty="No exchange is bound to it." /><//>`}
     ${!isDefault && html`<${AddBinding} vhost=${vhost} exchange=${name} reload=${reload} />`}
   </div>`;
@@ -75,7 +75,7 @@ export default function Exchange({ vhost, name }) {
   async function remove() {
     const done = await confirmAction({
       title: `Delete exchange ${name}?`,
-      text: `The exchange ${name} of vhost ${vhost} and its bindings go. Queues and their messages stay.`,
+      text: `This deletes the exchange ${name} of vhost ${vhost} and its bindings. Queues and their messages stay.`,
       action: 'Delete exchange',
       done: `Exchange ${name} is deleted.`,
       run: () => del(path`exchanges/${vhost}/${name}`),

@@ -2,7 +2,7 @@
 
 import { path, put } from '../api.js';
 import { Rate, rateOf } from '../format.js';
-import { EXCHANGE_ARGUMENTS } from '../hints.js';
+import { EXCHANGE_ARGUMENTS, UNKNOWN_ARGUMENT } from '../hints.js';
 import { FormDialog, openDialog } from '../parts/dialog.js';
 import { ArgumentsEditor, Check, Field, readArguments, Select } from '../parts/forms.js';
 import { ExchangeLink, Features } from '../parts/links.js';
@@ -61,10 +61,10 @@ function AddExchange({ titleId, close }) {
       <${Select} label="Type" name="type" value="direct" options=${types.map((type) => type.name)} />
       <div class="stack">
         <${Check} label="Durable" name="durable" defaultChecked=${true} />
-        <${Check} label="Auto-delete" name="auto_delete" hint="Goes with its last binding." />
+        <${Check} label="Auto-delete" name="auto_delete" hint="Deleted when its last binding is removed." />
         <${Check} label="Internal" name="internal" hint="Only other exchanges may publish to it." />
       </div>
-      <${ArgumentsEditor} legend="Arguments" rows=${rows} onChange=${setRows} hints=${EXCHANGE_ARGUMENTS} />
+      <${ArgumentsEditor} legend="Arguments" rows=${rows} onChange=${setRows} hints=${EXCHANGE_ARGUMENTS} unknown=${UNKNOWN_ARGUMENT} />
     </div>
   <//>`;
 }

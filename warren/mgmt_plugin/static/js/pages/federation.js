@@ -3,7 +3,7 @@
 import { del, path, put } from '../api.js';
 import { confirmAction, FormDialog, openDialog } from '../parts/dialog.js';
 import { Check, Field, Select } from '../parts/forms.js';
-import { ExchangeLink, QueueLink } from '../parts/links.js';
+import { ExchangeLink, QueueLink, withoutPasswords } from '../parts/links.js';
 import { LocalList } from '../parts/local_list.js';
 import { tell } from '../parts/notice.js';
 import { Card, Page, pending, State } from '../parts/page.js';
@@ -27,7 +27,7 @@ const TEXTS = [
   ['queue', 'Queue there'],
   ['consumer-tag', 'Consumer tag'],
 ];
-const hidden = (uri) => (Array.isArray(uri) ? uri.join(', ') : String(uri ?? '')).replace(/\/\/([^:@/]*):[^@/]*@/g, '//$1@');
+const hidden = (uri) => withoutPasswords(Array.isArray(uri) ? uri.join(', ') : String(uri ?? ''));
 
 function UpstreamDialog({ row, titleId, close }) {
   const value = row?.value ?? {};
@@ -84,7 +84,7 @@ const LINKS = [
     render: (link) =>
       html`<${State} value=${link.status} />${link.error && html`<br /><small>${typeof link.error === 'string' ? link.error : JSON.stringify(link.error)}</small>`}`,
   },
-  { key: 'uri', label: 'URI', render: (link) => html`<span class="mono">${hidden(link.uri)}</span>` },
+  { key: 'uri', label: 'URI', long: true, render: (link) => html`<span class="mono">${hidden(link.uri)}</span>` },
   { key: 'since', label: 'Since', sort: 'timestamp', render: (link) => link.timestamp },
 ];
 
@@ -107,7 +107,7 @@ export default function Federation() {
   const columns = [
     { key: 'name', label: 'Name', sort: 'name', render: (row) => html`<span class="name">${row.name}</span>` },
     { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (row) => row.vhost },
-    { key: 'uri', label: 'URI', render: (row) => html`<span class="mono">${hidden(row.value.uri)}</span>` },
+    { key: 'uri', label: 'URI', long: true, render: (row) => html`<span class="mono">${hidden(row.value.uri)}</span>` },
     { key: 'hops', label: 'Hops', num: true, render: (row) => row.value['max-hops'] ?? '–' },
     { key: 'ack', label: 'Acknowledges', render: (row) => row.value['ack-mode'] ?? 'on-confirm' },
     {

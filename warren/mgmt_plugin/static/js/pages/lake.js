@@ -105,9 +105,9 @@ export default function Lake() {
   async function remove(row) {
     const done = await confirmAction({
       title: `Delete table ${row.name}?`,
-      text: 'It follows no more. The table itself stays where it is, and goes on from there when it is set again.',
+      text: 'It stops following. The table stays; adding it again resumes.',
       action: 'Delete',
-      done: `The table ${row.name} follows no more.`,
+      done: `The table ${row.name} has stopped following.`,
       run: () => del(path`parameters/lake/${row.vhost}/${row.name}`),
     });
     if (done) poll.reload();
@@ -115,7 +115,7 @@ export default function Lake() {
   const restart = (row) =>
     confirmAction({
       title: `Restart table ${row.name}?`,
-      text: 'It begins anew where it is: nothing is lost or doubled.',
+      text: 'It restarts at its current place: nothing is lost or doubled.',
       action: 'Restart',
       danger: false,
       done: `The table ${row.name} is restarted.`,

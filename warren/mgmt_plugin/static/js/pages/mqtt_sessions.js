@@ -15,8 +15,8 @@ export function endSession({ vhost, client_id: client, connected }) {
   return confirmAction({
     title: `End the session of ${client}?`,
     text: connected
-      ? 'The client is disconnected, and its subscriptions and what waits for it are deleted. It may connect again.'
-      : 'Its subscriptions and what waits for it are deleted. When the client comes back it begins anew.',
+      ? 'This disconnects the client, and deletes its subscriptions and the messages that wait for it. It may connect again.'
+      : 'This deletes its subscriptions and the messages that wait for it. The client starts from scratch when it connects again.',
     action: 'End session',
     done: `The session of ${client} is over.`,
     run: () => del(path`warren/mqtt-sessions/${vhost}/${client}`),

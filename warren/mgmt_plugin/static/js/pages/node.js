@@ -36,7 +36,7 @@ const MEMORY = [
 const APPLICATIONS = [
   { key: 'name', label: 'Name', sort: 'name', render: (row) => row.name },
   { key: 'version', label: 'Version', render: (row) => row.version },
-  { key: 'description', label: 'What it is', render: (row) => row.description },
+  { key: 'description', label: 'Description', long: true, render: (row) => row.description },
 ];
 
 const list = (value) => (Array.isArray(value) ? value.join(', ') : value);
@@ -140,7 +140,7 @@ export default function Node({ name }) {
       <//>
       ${
         node.applications?.length > 0 &&
-        html`<${Card} wide><details><summary>Software, ${node.applications.length} parts</summary><${LocalTable} caption="Software" columns=${APPLICATIONS} rows=${node.applications} rowKey=${(row) => row.name} /></details><//>`
+        html`<${Card} wide><details><summary>Software <span class="count">${node.applications.length}</span></summary><${LocalTable} caption="Software" columns=${APPLICATIONS} rows=${node.applications} rowKey=${(row) => row.name} /></details><//>`
       }
     </div>`
     }

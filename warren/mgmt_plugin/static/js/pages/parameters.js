@@ -3,6 +3,7 @@
 import { del, path, put } from '../api.js';
 import { confirmAction, FormDialog, openDialog } from '../parts/dialog.js';
 import { Field, TextArea } from '../parts/forms.js';
+import { withoutPasswords } from '../parts/links.js';
 import { LocalList } from '../parts/local_list.js';
 import { tell } from '../parts/notice.js';
 import { Page } from '../parts/page.js';
@@ -47,8 +48,8 @@ function ParameterList({ title, base, global = false }) {
     const done = await confirmAction({
       title: `Delete parameter ${row.name}?`,
       text: global
-        ? `The global parameter ${row.name} goes.`
-        : `The ${row.component} parameter ${row.name} of ${row.vhost} goes, and what it runs stops.`,
+        ? `This deletes the global parameter ${row.name}.`
+        : `This deletes the ${row.component} parameter ${row.name} of ${row.vhost}, and stops its work.`,
       action: 'Delete parameter',
       done: `The parameter ${row.name} is deleted.`,
       run: () => del(pathOf(row, global)),
@@ -63,7 +64,7 @@ function ParameterList({ title, base, global = false }) {
           { key: 'component', label: 'Component', sort: 'component', render: (row) => row.component },
           { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (row) => row.vhost },
         ]),
-    { key: 'value', label: 'Value', render: (row) => html`<span class="mono">${JSON.stringify(row.value)}</span>` },
+    { key: 'value', label: 'Value', long: true, render: (row) => html`<span class="mono">${withoutPasswords(JSON.stringify(row.value))}</span>` },
     {
       key: 'act',
       label: html`<span class="unseen">Actions</span>`,

@@ -56,8 +56,8 @@ function PolicyDialog({ kind, policy, titleId, close }) {
       ${!policy && html`<${VhostSelect} /><${Field} label="Name" name="name" required />`}
       <${Field} label="Pattern" name="pattern" required defaultValue=${policy?.pattern ?? ''} placeholder="^orders\\." hint="A regular expression; it matches anywhere in the name." />
       <${Select} label="Applies to" name="apply-to" options=${applyTo} value=${policy?.['apply-to'] ?? (kind === 'policies' ? 'all' : 'queues')} />
-      <${Field} label="Priority" name="priority" type="number" defaultValue=${policy?.priority ?? 0} hint="Of the policies that match, the highest applies, alone." />
-      <${ArgumentsEditor} legend="Definition" rows=${rows} onChange=${setRows} hints=${hints} offer />
+      <${Field} label="Priority" name="priority" type="number" defaultValue=${policy?.priority ?? 0} hint="Only the matching policy with the highest priority applies." />
+      <${ArgumentsEditor} legend="Definition" rows=${rows} onChange=${setRows} hints=${hints} offer unknown="The broker refuses keys that it does not know." />
     </div>
   <//>`;
 }
@@ -72,7 +72,7 @@ const MATCHES = [
         ? html`<${QueueLink} vhost=${row.vhost} name=${row.name} />`
         : html`<${ExchangeLink} vhost=${row.vhost} name=${row.name} />`,
   },
-  { key: 'kind', label: 'What it is', sort: 'kind', render: (row) => row.kind },
+  { key: 'kind', label: 'Kind', sort: 'kind', render: (row) => row.kind },
 ];
 
 /** The broker says of each queue and exchange which policy it has; that is what is shown, not the pattern tried again. */
@@ -84,13 +84,13 @@ function MatchesDialog({ kind, policy, titleId, close }) {
   const applied = (poll, what) => (poll.data ?? []).filter((each) => each[field] === policy.name).map((each) => ({ ...each, kind: what }));
   const rows = [...applied(queues, 'queue'), ...applied(exchanges, 'exchange')];
   return html`<div>
-    <h2 id=${titleId}>What ${policy.name} applies to</h2>
+    <h2 id=${titleId}>Matches of ${policy.name}</h2>
     <div class="dialog-body" onClick=${(event) => event.target.closest('a') && close()}>
       ${
         pending(queues) ??
         (kind === 'policies' ? pending(exchanges) : undefined) ??
         html`<${LocalTable} caption="Queues and exchanges" columns=${MATCHES} rows=${rows} rowKey=${(row) => `${row.kind} ${row.name}`} first=${{ by: 'name', descending: false }}
-        empty="Nothing now. Names may not match, or a policy of higher priority applies to what does." />`
+        empty="No matches, or higher-priority policies win." />`
       }
     </div>
     <div class="dialog-actions"><button type="button" class="primary" onClick=${() => close()}>Close</button></div>
@@ -104,7 +104,7 @@ function PolicyList({ kind, vhost }) {
   async function remove(policy) {
     const done = await confirmAction({
       title: `Delete ${one} ${policy.name}?`,
-      text: `What it set for queues and exchanges of ${policy.vhost} holds no more, at once.`,
+      text: `Its settings end at once for all queues and exchanges of ${policy.vhost}.`,
       action: 'Delete policy',
       done: `The ${one} ${policy.name} is deleted.`,
       run: () => del(path`${kind}/${policy.vhost}/${policy.name}`),
@@ -116,7 +116,7 @@ function PolicyList({ kind, vhost }) {
     { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (policy) => policy.vhost },
     { key: 'pattern', label: 'Pattern', sort: 'pattern', render: (policy) => html`<span class="mono">${policy.pattern}</span>` },
     { key: 'apply', label: 'Applies to', sort: 'apply-to', render: (policy) => policy['apply-to'].replace('_', ' ') },
-    { key: 'definition', label: 'Definition', render: (policy) => html`<${Fields} values=${policy.definition} />` },
+    { key: 'definition', label: 'Definition', long: true, render: (policy) => html`<${Fields} values=${policy.definition} />` },
     { key: 'priority', label: 'Priority', sort: 'priority', num: true, render: (policy) => policy.priority },
     {
       key: 'act',
@@ -139,7 +139,7 @@ export default function Policies() {
   useStore(place);
   const vhost = currentVhost();
   return html`<${Page} title="Policies">
-    <p class="hint">Settings for all queues and exchanges whose names match. Operator policies limit what users may set: of two numbers the smaller holds.</p>
+    <p class="hint">Settings for all queues and exchanges whose names match. Operator policies limit the values that users may set: the smaller number applies.</p>
     <${PolicyList} kind="policies" vhost=${vhost} />
     ${mayAdminister() && html`<${PolicyList} kind="operator-policies" vhost=${vhost} />`}
   <//>`;

@@ -32,7 +32,7 @@ function Consumers({ queue }) {
   const stream = queue.type === 'stream';
   return html`<${PagedList}
     id=${stream ? 'stream-consumers' : 'queue-consumers'} caption="Consumers of this queue" base=${path`consumers/${queue.vhost}`} extra=${{ queue: queue.name }}
-    columns=${stream ? READERS : CONSUMERS} rowKey=${consumerKey} firstSort=${SLOWEST_FIRST} empty="Nobody consumes from this queue."
+    columns=${stream ? READERS : CONSUMERS} rowKey=${consumerKey} firstSort=${SLOWEST_FIRST} empty="This queue has no consumer."
   />`;
 }
 
@@ -52,7 +52,7 @@ function Actions({ queue, reload }) {
     try {
       if (queue.paused) await del(`warren/${at}/pause`);
       else await put(`warren/${at}/pause`);
-      tell(queue.paused ? `${name} delivers again.` : `${name} is paused: it takes messages and delivers none.`);
+      tell(queue.paused ? `${name} delivers again.` : `${name} is paused: it accepts messages and does not deliver them.`);
       reload();
     } catch (error) {
       warn(error.message);
@@ -61,7 +61,7 @@ function Actions({ queue, reload }) {
   async function purge() {
     const done = await confirmAction({
       title: `Purge queue ${name}?`,
-      text: `All ready messages of ${name} in vhost ${vhost} are dropped for good (${formatNumber(queue.messages_ready)} now).`,
+      text: `This drops all ready messages of ${name} in vhost ${vhost} (${formatNumber(queue.messages_ready)} now). They cannot be restored.`,
       detail: 'Unacknowledged messages stay with their consumers.',
       action: 'Purge queue',
       done: `${name} is purged.`,
@@ -72,7 +72,7 @@ function Actions({ queue, reload }) {
   async function remove() {
     const done = await confirmAction({
       title: `Delete queue ${name}?`,
-      text: `The queue ${name} of vhost ${vhost} goes, with its bindings and its messages (${formatNumber(queue.messages)} now). ${queue.consumers ? `${queue.consumers} consumers are cancelled.` : ''}`,
+      text: `This deletes the queue ${name} of vhost ${vhost}, its bindings and its messages (${formatNumber(queue.messages)} now). ${queue.consumers ? `${queue.consumers} consumers are cancelled.` : ''}`,
       action: 'Delete queue',
       done: `Queue ${name} is deleted.`,
       run: () => del(at),

@@ -11,10 +11,10 @@ import { href } from '../router.js';
 import { html, useState } from '../ui.js';
 
 const MODES = [
-  ['ack_requeue_true', 'Nack, requeue: they go back, marked as redelivered'],
-  ['ack_requeue_false', 'Automatic ack: they are gone'],
-  ['reject_requeue_true', 'Reject, requeue: they go back, and count as failed'],
-  ['reject_requeue_false', 'Reject: they are dead-lettered or dropped'],
+  ['ack_requeue_true', 'Nack, requeue: back into the queue, marked as redelivered'],
+  ['ack_requeue_false', 'Automatic ack: removed from the queue'],
+  ['reject_requeue_true', 'Reject, requeue: back into the queue, counted as failed'],
+  ['reject_requeue_false', 'Reject: dead-lettered or dropped'],
 ];
 const REMOVING = new Set(['ack_requeue_false', 'reject_requeue_false']);
 
@@ -31,8 +31,8 @@ export function QueueGet({ vhost, name, reload }) {
         title: `Take ${count} messages out of ${name}?`,
         text:
           ackmode === 'ack_requeue_false'
-            ? 'What is shown here will be gone from the queue.'
-            : 'What is shown here goes to the dead letter exchange, or is dropped where there is none.',
+            ? 'The messages shown here are removed from the queue.'
+            : 'The messages shown here are dead-lettered, or dropped if there is no dead letter exchange.',
         action: 'Take out',
         run,
       });
@@ -41,11 +41,11 @@ export function QueueGet({ vhost, name, reload }) {
     }
   });
   return html`<div class="stack">
-    <p class="warning-box">This takes messages out like a consumer does, and puts them back at best: order and the redelivered mark may change.
+    <p class="warning-box">This takes messages out as a consumer does. Even if they are requeued, their order and their redelivered mark may change.
       To only look, use <a href=${href(['queues', vhost, name], { tab: 'messages' })}>Messages</a>.</p>
     <${Card} title="Get messages">
       <form class="form" onSubmit=${onSubmit}>
-        <${Select} label="Then" name="ackmode" options=${MODES} value="ack_requeue_true" />
+        <${Select} label="Acknowledgement" name="ackmode" options=${MODES} value="ack_requeue_true" wide />
         <${Field} label="How many" name="count" type="number" min="1" max="1000" defaultValue="1" required />
         <${Select} label="Bodies" name="encoding" options=${[
           ['auto', 'as text where they are'],
@@ -61,7 +61,7 @@ export function QueueGet({ vhost, name, reload }) {
       <p role="status">${messages.length === 0 ? 'The queue has no ready message.' : `${messages.length} taken, ${messages.at(-1).message_count} were left.`}</p>
       ${messages.map(
         (item, at) => html`<${Message}
-          key=${at}
+          key=${at} unfolded=${messages.length === 1}
           item=${{ ...item, position: at + 1, truncated: item.payload_encoding === 'string' && item.payload.length < item.payload_bytes && new TextEncoder().encode(item.payload).length < item.payload_bytes }}
           marks=${html`<span class="marks">${item.redelivered && html`<${Mark} text="redelivered" kind="warn" />`}<span class="num hint">${formatBytes(item.payload_bytes)}</span></span>`}
           facts=${html`<${Facts} facts=${[

@@ -15,14 +15,14 @@ function position(text) {
   if (/^\d+$/.test(text)) return { offset: Number(text) };
   if (!text.includes('-')) return { offset: text };
   const ms = new Date(text).getTime();
-  if (Number.isNaN(ms)) throw new Error(`${text} is no time such as 2026-11-22T08:00.`);
+  if (Number.isNaN(ms)) throw new Error(`“${text}” is not a time. An example: 2026-11-22T08:00.`);
   return { time_ms: ms };
 }
 
 function ResetDialog({ vhost, name, group, titleId, close }) {
   async function submit(form) {
     await put(path`warren/streams/${vhost}/${name}/groups/${group}`, position(form.get('position').trim()));
-    tell(`Group ${group} goes on from there.`);
+    tell(`Group ${group} continues there.`);
     return true;
   }
   return html`<${FormDialog} title="Set group ${group} to another place?" titleId=${titleId} action="Set" submit=${submit} close=${close}>
@@ -39,7 +39,7 @@ export function QueueGroups({ vhost, name }) {
   async function forget(group) {
     const done = await confirmAction({
       title: `Forget group ${group}?`,
-      text: `How far ${group} has come is forgotten. A consumer that names it begins anew.`,
+      text: `The stored offset of ${group} is forgotten. A consumer that names the group starts from scratch.`,
       action: 'Forget group',
       done: `Group ${group} is forgotten.`,
       run: () => del(path`warren/streams/${vhost}/${name}/groups/${group}`),

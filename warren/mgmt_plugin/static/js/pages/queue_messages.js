@@ -5,6 +5,7 @@ import { Duration, formatBytes, formatNumber, formatTime, When } from '../format
 import { confirmAction, FormDialog, openDialog } from '../parts/dialog.js';
 import { Field } from '../parts/forms.js';
 import { ChannelLink, exchangeLabel, QueueLink } from '../parts/links.js';
+import { NameField } from '../parts/name_field.js';
 import { tell, warn } from '../parts/notice.js';
 import { Card, Facts, Mark, Trouble } from '../parts/page.js';
 import { Message, timestampMs } from '../parts/payload.js';
@@ -72,7 +73,7 @@ function sendBack(vhost, name, state, count, limits) {
   return confirmAction({
     title: `Send ${count} back?`,
     text: `Dead letters of ${name} go to the queue where each of them died first. Others stay here.`,
-    detail: 'A message whose consumer fails again comes back.',
+    detail: 'A message that fails again returns here.',
     action: 'Send back',
     danger: false,
     run: () => transfer(vhost, name, { mode: 'move', state, destination: { origin: true }, ...limits }, 'Sent back'),
@@ -87,7 +88,7 @@ function MoveDialog({ vhost, name, state, picked, mode, titleId, close }) {
     return true;
   }
   return html`<${FormDialog} title="${verb} ${messages(picked.length)}" titleId=${titleId} action=${verb} submit=${submit} close=${close}>
-    <${Field} label="To queue" name="queue" required />
+    <${NameField} label="To queue" name="queue" required base=${path`queues/${vhost}`} />
   <//>`;
 }
 

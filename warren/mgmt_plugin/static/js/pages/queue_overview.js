@@ -52,7 +52,7 @@ function Held({ vhost, name }) {
   async function purge(kind, messages) {
     const done = await confirmAction({
       title: `Drop the ${kind} messages of ${name}?`,
-      text: `${messages} messages that ${name} holds back are dropped for good.`,
+      text: `This drops ${messages} messages that ${name} holds back. They cannot be restored.`,
       action: 'Drop messages',
       done: `The ${kind} messages of ${name} are dropped.`,
       run: () => del(path`warren/queues/${vhost}/${name}/held/${kind}`),
@@ -88,9 +88,9 @@ function Deduplication({ vhost, name }) {
   async function forget() {
     const done = await confirmAction({
       title: `Forget the keys of ${name}?`,
-      text: `${poll.data.keys} keys are forgotten: messages that were duplicates until now are taken again.`,
+      text: `${poll.data.keys} keys are forgotten: messages that were duplicates until now are accepted again.`,
       action: 'Forget keys',
-      done: `${name} knows no keys any more.`,
+      done: `The keys of ${name} are forgotten.`,
       run: () => del(path`warren/queues/${vhost}/${name}/deduplication`),
     });
     if (done) poll.reload();

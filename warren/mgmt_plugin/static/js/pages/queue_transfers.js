@@ -5,6 +5,7 @@ import { formatNumber, When } from '../format.js';
 import { confirmAction } from '../parts/dialog.js';
 import { Field, Select, useSubmit } from '../parts/forms.js';
 import { exchangeLabel } from '../parts/links.js';
+import { NameField } from '../parts/name_field.js';
 import { tell, warn } from '../parts/notice.js';
 import { Card, pending, State } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
@@ -138,10 +139,10 @@ export function QueueTransfers({ vhost, name, stays }) {
           ['parked', 'parked'],
         ]} value="ready" />
         <${Select} label="To" value=${target} options=${TARGETS} onChange=${(event) => setTarget(event.target.value)} hint=${target === 'origin' ? 'For dead letters: the queue or exchange that x-death names.' : ''} />
-        ${target === 'queue' && html`<${Field} label="Queue" name="queue" required />`}
-        ${target === 'exchange' && html`<${Field} label="Exchange" name="exchange" required /><${Field} label="Routing key" name="routing_key" hint="Empty: the key of each message." />`}
-        <${Field} label="At most" name="count" type="number" min="1" hint="Empty: all that are there now." />
-        <${Field} label="Per second" name="rate" type="number" min="1" hint="Empty: as fast as it goes." />
+        ${target === 'queue' && html`<${NameField} label="Queue" name="queue" required base=${path`queues/${vhost}`} />`}
+        ${target === 'exchange' && html`<${NameField} label="Exchange" name="exchange" required base=${path`exchanges/${vhost}`} /><${Field} label="Routing key" name="routing_key" hint="Empty: the key of each message." />`}
+        <${Field} label="At most" name="count" type="number" min="1" hint="Empty: all messages that are there now." />
+        <${Field} label="Per second" name="rate" type="number" min="1" hint="Empty: as fast as possible." />
         <details class="wide">
           <summary>Only some of them</summary>
           <div class="form">

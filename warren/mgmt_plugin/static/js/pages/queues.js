@@ -2,7 +2,7 @@
 
 import { del, path, put } from '../api.js';
 import { Bytes, formatNumber, Num, Rate, rateOf, Since } from '../format.js';
-import { QUEUE_ARGUMENTS } from '../hints.js';
+import { QUEUE_ARGUMENTS, UNKNOWN_ARGUMENT } from '../hints.js';
 import { confirmAction, FormDialog, openDialog } from '../parts/dialog.js';
 import { ArgumentsEditor, Check, Field, readArguments, Select } from '../parts/forms.js';
 import { Features, QueueLink, QueueState } from '../parts/links.js';
@@ -89,7 +89,7 @@ const TYPES = [
 ];
 const TYPE_HINTS = {
   quorum: 'Durable, every message stored, a delivery limit of 20.',
-  stream: 'Durable, every message stored and kept: consumers read from where they like.',
+  stream: 'Durable, every message stored and kept: consumers read from any place.',
 };
 
 function AddQueue({ titleId, close }) {
@@ -116,11 +116,11 @@ function AddQueue({ titleId, close }) {
       ${
         !(type in TYPE_HINTS) &&
         html`<div class="stack">
-        <${Check} label="Durable" name="durable" defaultChecked=${true} hint="Is there again after a restart." />
-        <${Check} label="Auto-delete" name="auto_delete" hint="Goes with its last consumer." />
+        <${Check} label="Durable" name="durable" defaultChecked=${true} hint="Survives a restart." />
+        <${Check} label="Auto-delete" name="auto_delete" hint="Deleted when its last consumer ends." />
       </div>`
       }
-      <${ArgumentsEditor} legend="Arguments" rows=${rows} onChange=${setRows} hints=${QUEUE_ARGUMENTS[type || 'classic']} />
+      <${ArgumentsEditor} legend="Arguments" rows=${rows} onChange=${setRows} hints=${QUEUE_ARGUMENTS[type || 'classic']} unknown=${UNKNOWN_ARGUMENT} />
     </div>
   <//>`;
 }
@@ -169,7 +169,7 @@ export default function Queues() {
         many(queues, reload, {
           verb: 'Purge',
           title: `Purge ${count(queues)}?`,
-          text: `The ready messages of these queues are dropped for good (${formatNumber(messages)} messages now). Streams refuse it.`,
+          text: `This drops the ready messages of these queues (${formatNumber(messages)} messages now). They cannot be restored. Streams refuse it.`,
           run: (queue) => del(path`queues/${queue.vhost}/${queue.name}/contents`),
           done: 'Purged',
         })}>Purge…</button>
@@ -177,7 +177,7 @@ export default function Queues() {
         many(queues, reload, {
           verb: 'Delete',
           title: `Delete ${count(queues)}?`,
-          text: `These queues go, with their bindings and messages (${formatNumber(messages)} messages now).`,
+          text: `This deletes these queues, their bindings and their messages (${formatNumber(messages)} messages now).`,
           run: (queue) => del(path`queues/${queue.vhost}/${queue.name}`),
           done: 'Deleted',
         })}>Delete…</button>

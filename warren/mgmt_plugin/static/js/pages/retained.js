@@ -20,7 +20,7 @@ function LookDialog({ vhost, topic, titleId, close }) {
   return html`<div>
     <h2 id=${titleId}>${topic}</h2>
     ${
-      pending(poll, 'Nothing is retained for this topic any more.') ??
+      pending(poll, 'Nothing is retained for this topic now.') ??
       html`<${Payload} payload=${each.payload} encoding=${each.payload_encoding} payloadBytes=${each.payload_bytes} /><${Fields} values=${each.properties} />`
     }
     <div class="row end"><button type="button" onClick=${() => close()}>Close</button></div>

@@ -13,9 +13,9 @@ import { html } from '../ui.js';
 const LIMIT = 200;
 const COLUMNS = [
   { key: 'name', label: 'Name', sort: 'name', render: (item) => html`<a class="name" href=${resultHref(item)}>${resultTitle(item)}</a>` },
-  { key: 'kind', label: 'What it is', sort: 'kind', render: (item) => item.kind },
+  { key: 'kind', label: 'Kind', sort: 'kind', render: (item) => item.kind },
   { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (item) => item.vhost ?? '' },
-  { key: 'detail', label: 'Detail', render: (item) => (item.kind === 'connection' ? item.name : (item.detail ?? '')) },
+  { key: 'detail', label: 'Detail', long: true, render: (item) => (item.kind === 'connection' ? item.name : (item.detail ?? '')) },
 ];
 
 export default function Search() {
@@ -27,8 +27,8 @@ export default function Search() {
     ${
       text &&
       (pending(poll) ??
-        html`<${LocalTable} caption="Results" columns=${COLUMNS} rows=${poll.data.items} rowKey=${(item) => JSON.stringify([item.kind, item.vhost, item.name, item.detail])} empty="Nothing has such a name." />
-        ${poll.data.more && html`<p class="hint">There is more; type more of the name.</p>`}`)
+        html`<${LocalTable} caption="Results" columns=${COLUMNS} rows=${poll.data.items} rowKey=${(item) => JSON.stringify([item.kind, item.vhost, item.name, item.detail])} empty="No name matches." />
+        ${poll.data.more && html`<p class="hint">There are more; type more of the name.</p>`}`)
     }
   <//>`;
 }

@@ -3,6 +3,7 @@
 import { del, path, put } from '../api.js';
 import { confirmAction, FormDialog, openDialog } from '../parts/dialog.js';
 import { Field, Select } from '../parts/forms.js';
+import { withoutPasswords } from '../parts/links.js';
 import { LocalList } from '../parts/local_list.js';
 import { tell } from '../parts/notice.js';
 import { Page, State } from '../parts/page.js';
@@ -22,7 +23,7 @@ const sides = { src: 'From', dest: 'To' };
 
 /** "queue q at amqp://host", without the password that a URI may carry. */
 function endOf(value, side) {
-  const uri = String(list(value[`${side}-uri`]) ?? '').replace(/\/\/([^:@/]*):[^@/]*@/g, '//$1@');
+  const uri = withoutPasswords(String(list(value[`${side}-uri`]) ?? ''));
   const key = value[`${side}-exchange-key`];
   const what =
     value[`${side}-queue`] !== undefined
@@ -107,7 +108,7 @@ export default function Shovels() {
   const restart = (row) =>
     confirmAction({
       title: `Restart shovel ${row.name}?`,
-      text: 'It connects anew at both ends.',
+      text: 'It connects again at both ends.',
       action: 'Restart',
       danger: false,
       done: `The shovel ${row.name} is restarted.`,
@@ -122,8 +123,8 @@ export default function Shovels() {
       render: (row) =>
         html`<${State} value=${statusOf(row)?.state ?? (mayMonitor() ? 'unknown' : null)} />${statusOf(row)?.reason && html`<br /><small>${statusOf(row).reason}</small>`}`,
     },
-    { key: 'from', label: 'From', render: (row) => endOf(row.value, 'src') },
-    { key: 'to', label: 'To', render: (row) => endOf(row.value, 'dest') },
+    { key: 'from', label: 'From', long: true, render: (row) => endOf(row.value, 'src') },
+    { key: 'to', label: 'To', long: true, render: (row) => endOf(row.value, 'dest') },
     { key: 'since', label: 'Since', render: (row) => statusOf(row)?.timestamp ?? '–' },
     {
       key: 'act',

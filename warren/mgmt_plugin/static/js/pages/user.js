@@ -19,7 +19,7 @@ export default function User({ name }) {
   async function remove() {
     const done = await confirmAction({
       title: `Delete user ${name}?`,
-      text: `${name} can no longer log in, and its permissions go.`,
+      text: `${name} can no longer log in. Its permissions are deleted, too.`,
       detail: name === session.get().name ? 'This is the user you are logged in with.' : '',
       action: 'Delete user',
       done: `User ${name} is deleted.`,

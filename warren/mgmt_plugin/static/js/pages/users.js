@@ -8,6 +8,9 @@ import { tagsOf, UserDialog } from '../parts/user_form.js';
 import { usePoll } from '../refresh.js';
 import { html } from '../ui.js';
 
+const SHOWN = 5;
+const some = (names) => names.slice(0, SHOWN).join(', ') + (names.length > SHOWN ? ` and ${names.length - SHOWN} more` : '');
+
 export default function Users() {
   const users = usePoll('users');
   const permissions = usePoll('permissions');
@@ -23,7 +26,8 @@ export default function Users() {
     {
       key: 'vhosts',
       label: 'May use',
-      render: (user) => permissions.data && (vhostsOf(user.name).join(', ') || html`<${Mark} text="no vhost" kind="warn" />`),
+    long: true,
+      render: (user) => permissions.data && (some(vhostsOf(user.name)) || html`<${Mark} text="no vhost" kind="warn" />`),
     },
     { key: 'password', label: 'Password', render: (user) => (user.password_hash ? 'yes' : 'no') },
   ];

@@ -24,7 +24,7 @@ export default function Vhost({ name }) {
   async function remove() {
     const done = await confirmAction({
       title: `Delete vhost ${name}?`,
-      text: `Everything in ${name} goes: its exchanges, its queues with their messages (${formatNumber(vhost.messages ?? 0)} now), its bindings, policies and permissions. Its connections are closed.`,
+      text: `This deletes everything in ${name}: its exchanges, its queues with their messages (${formatNumber(vhost.messages ?? 0)} now), its bindings, policies and permissions. Its connections are closed.`,
       action: 'Delete vhost',
       done: `Vhost ${name} is deleted.`,
       run: () => del(path`vhosts/${name}`),

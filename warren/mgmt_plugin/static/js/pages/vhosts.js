@@ -39,6 +39,7 @@ const COLUMNS = [
     num: true,
     render: (vhost) => html`<${Num} value=${vhost.messages_unacknowledged ?? 0} />`,
   },
+  { key: 'total', label: 'Total', sort: 'messages', num: true, render: (vhost) => html`<${Num} value=${vhost.messages ?? 0} />` },
   {
     key: 'publish',
     label: 'In',

@@ -5,6 +5,7 @@ import { html, useState } from '../ui.js';
 import { confirmAction } from './dialog.js';
 import { ArgumentsEditor, Field, readArguments, Select, useSubmit } from './forms.js';
 import { DestinationLink, ExchangeLink, exchangeKey, exchangeLabel } from './links.js';
+import { NameField } from './name_field.js';
 import { tell } from './notice.js';
 import { Card, Fields } from './page.js';
 import { LocalTable } from './table.js';
@@ -49,7 +50,7 @@ function columns(side, reload) {
       render: (each) =>
         each.routing_key === '' ? html`<span class="none">(empty)</span>` : html`<span class="mono">${each.routing_key}</span>`,
     },
-    { key: 'arguments', label: 'Arguments', render: (each) => html`<${Fields} values=${each.arguments} empty="" />` },
+    { key: 'arguments', label: 'Arguments', long: true, render: (each) => html`<${Fields} values=${each.arguments} empty="" />` },
     {
       key: 'remove',
       label: html`<span class="unseen">Remove</span>`,
@@ -101,7 +102,7 @@ export function AddBinding({ vhost, queue, exchange, reload }) {
   return html`<${Card} title="Add a binding">
     <form class="form" onSubmit=${onSubmit}>
       ${queue === undefined && html`<${Select} label="Direction" value=${direction} options=${DIRECTIONS} onChange=${(event) => setDirection(event.target.value)} />`}
-      <${Field} label=${otherLabel} name="other" required />
+      <${NameField} label=${otherLabel} name="other" required base=${otherLabel === 'To queue' ? path`queues/${vhost}` : path`exchanges/${vhost}`} />
       <${Field} label="Routing key" name="key" hint="Topic: * is one word, # any number of words." />
       <${ArgumentsEditor} legend="Arguments" rows=${rows} onChange=${setRows} hints=${[{ key: 'x-match', kind: 'string', choices: ['all', 'any', 'all-with-x', 'any-with-x'], text: 'Of headers exchanges: whether all or any of the arguments have to match.' }]} />
       <p class="form-error" role="alert">${error}</p>

@@ -1,6 +1,6 @@
 // Live line charts. uPlot draws; the legend is ours, because it has to be read and worked with the keyboard.
 
-import { formatByteRate, formatBytes, formatTicks, formatTime } from '../format.js';
+import { formatByteRate, formatBytes, formatCount, formatTicks, formatTime } from '../format.js';
 import { watchColours } from '../theme.js';
 import { html, useEffect, useMemo, useRef, useState } from '../ui.js';
 
@@ -70,6 +70,8 @@ function columnsOf(lines) {
 const BINARY_STEPS = Array.from({ length: 48 }, (_, power) => 2 ** power);
 // Steps of the axis of time, in seconds.
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400];
+// Steps of an axis of what is counted: there is no half message.
+const WHOLE_STEPS = Array.from({ length: 14 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 const HEIGHT_PX = 190;
 // A line that others may lie upon is broad and pale, so that it can be seen beneath them.
 const BENEATH = { width: 6, alpha: 0.35 };
@@ -114,6 +116,7 @@ function draw(box, lines, hidden, format, setCursor) {
           size: 70,
           space: 24,
           ...((format === formatBytes || format === formatByteRate) && { incrs: BINARY_STEPS }),
+          ...(format === formatCount && { incrs: WHOLE_STEPS }),
           values: (_, ticks) => formatTicks(format, ticks),
         },
       ],

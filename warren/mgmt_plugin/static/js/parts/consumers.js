@@ -36,18 +36,13 @@ export const CONSUMER_COLUMNS = [
     key: 'channel',
     label: 'Channel',
     sort: 'channel_details.name',
-    render: ({ channel_details: channel }) => (channel?.name ? html`<${ChannelLink} name=${channel.name} label=${title(channel)} />` : '–'),
-  },
-  { key: 'user', label: 'User', sort: 'channel_details.user', render: (each) => each.channel_details?.user ?? '–' },
-  {
-    key: 'peer',
-    label: 'Peer',
-    sort: 'channel_details.peer_host',
     render: ({ channel_details: channel }) =>
-      channel?.connection_name
-        ? html`<span class="num"><${ConnectionLink} name=${channel.connection_name} label=${`${channel.peer_host}:${channel.peer_port}`} /></span>`
+      channel?.name
+        ? html`<${ChannelLink} name=${channel.name} label=${title(channel)} /><br />
+          <small class="num"><${ConnectionLink} name=${channel.connection_name} label=${`${channel.peer_host}:${channel.peer_port}`} /></small>`
         : '–',
   },
+  { key: 'user', label: 'User', sort: 'channel_details.user', render: (each) => each.channel_details?.user ?? '–' },
   { key: 'prefetch', label: 'Prefetch', sort: 'prefetch_count', num: true, render: (each) => each.prefetch_count || '∞' },
   {
     key: 'unacked',

@@ -1,6 +1,7 @@
 // Fields and the editor of AMQP arguments.
 
 import { html, useRef, useState } from '../ui.js';
+import { nearest } from './nearest.js';
 
 let lastId = 0;
 
@@ -57,10 +58,10 @@ export function TextArea({ label, hint, ...input }) {
  * options: texts, or [value, label] pairs. Without onChange `value` is only where it begins: what was chosen since must
  * survive the next refresh.
  */
-export function Select({ label, hint, options, value, ...input }) {
+export function Select({ label, hint, options, value, wide = false, ...input }) {
   const id = useId();
   const held = input.onChange ? { value } : {};
-  return html`<div class="field">
+  return html`<div class="field ${wide ? 'wide' : ''}">
     <label for=${id}>${label}</label>
     <select id=${id} aria-describedby=${hint ? `${id}-hint` : undefined} ...${held} ...${input}>
       ${options.map((option) => {
@@ -137,11 +138,18 @@ function ValueInput({ row, change, label, choices }) {
     />${choices && html`<datalist id=${listId}>${choices.map((choice) => html`<option key=${choice} value=${choice} />`)}</datalist>`}`;
 }
 
+/** Said of a key that is not known; the known key that was probably meant takes its place when it is pressed. */
+function Unknown({ row, text, hints, change }) {
+  const near = nearest(hints, row.key);
+  return html`<p class="hint">${text}
+    ${near && html` Did you mean <button type="button" class="link mono" onClick=${() => change({ key: near.key, kind: near.kind })}>${near.key}</button>?`}</p>`;
+}
+
 /**
  * Keys with typed values. `hints`: [{key, kind, text, choices?, group?}] offers known keys and says what they mean, at once
- * if they are on `offer`.
+ * if they are on `offer`. `unknown` is said of any other key.
  */
-export function ArgumentsEditor({ legend, rows, onChange, hints = [], offer = false }) {
+export function ArgumentsEditor({ legend, rows, onChange, hints = [], offer = false, unknown }) {
   const [asked, setAsked] = useState(offer);
   const change = (at, part) => onChange(rows.map((row, index) => (index === at ? { ...row, ...part } : row)));
   const free = hints.filter((hint) => !rows.some((row) => row.key === hint.key));
@@ -169,7 +177,7 @@ export function ArgumentsEditor({ legend, rows, onChange, hints = [], offer = fa
         </select>
         <${ValueInput} row=${row} label="Value ${at + 1}" choices=${hint?.choices} change=${(part) => change(at, part)} />
         <button type="button" class="plain" aria-label="Remove ${row.key || 'this row'}" onClick=${() => onChange(rows.filter((_, index) => index !== at))}>×</button>
-        ${hint && html`<p class="hint">${hint.text}</p>`}
+        ${hint ? html`<p class="hint">${hint.text}</p>` : unknown && row.key.trim() && html`<${Unknown} row=${row} text=${unknown} hints=${free} change=${(part) => change(at, part)} />`}
       </div>`;
     })}
     <datalist id=${listId}>${free.map((hint) => html`<option key=${hint.key} value=${hint.key} />`)}</datalist>

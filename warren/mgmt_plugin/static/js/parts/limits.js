@@ -5,6 +5,7 @@ import { formatNumber } from '../format.js';
 import { html } from '../ui.js';
 import { confirmAction, FormDialog, openDialog } from './dialog.js';
 import { Field, Select } from './forms.js';
+import { NameField } from './name_field.js';
 import { tell } from './notice.js';
 import { Card, pending } from './page.js';
 import { LocalTable } from './table.js';
@@ -25,7 +26,7 @@ function LimitDialog({ kind, name, titleId, close }) {
   }
   return html`<${FormDialog} title="Set a limit" titleId=${titleId} action="Set limit" submit=${submit} close=${close}>
     <div class="form">
-      ${name === undefined && (kind === 'vhost' ? html`<${VhostSelect} name="whose" />` : html`<${Field} label=${what} name="whose" required />`)}
+      ${name === undefined && (kind === 'vhost' ? html`<${VhostSelect} name="whose" />` : html`<${NameField} label=${what} name="whose" required base="users" />`)}
       <${Select} label="Limit" name="limit" options=${limits} value=${limits[0]} />
       <${Field} label="Value" name="value" type="number" required hint="0 allows none, -1 any number." />
     </div>
@@ -42,7 +43,7 @@ export function Limits({ kind, name, poll }) {
   async function clear(row) {
     const done = await confirmAction({
       title: `Clear ${row.limit} of ${row.whose}?`,
-      text: `The ${kind} ${row.whose} has no limit of its own any more.`,
+      text: `Only the limits of the broker then apply to the ${kind} ${row.whose}.`,
       action: 'Clear limit',
       done: 'The limit is cleared.',
       run: () => del(path`${`${kind}-limits`}/${row.whose}/${row.limit}`),

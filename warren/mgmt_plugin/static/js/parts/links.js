@@ -77,6 +77,9 @@ export function PolicyLink({ vhost, name }) {
   return html`<a class="name" href=${listHref(['policies'], { vhost, name })}>${name}</a>`;
 }
 
+/** A text with URIs, without the passwords that these may carry. */
+export const withoutPasswords = (text) => text.replace(/\/\/([^:@/]*):[^@/]*@/g, '//$1@');
+
 /** What operators call a search result: of a connection that is its user and the name that its client gave. */
 export const resultTitle = ({ kind, name, detail }) => (kind === 'connection' && detail ? detail : name);
 

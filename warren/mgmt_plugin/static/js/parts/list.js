@@ -127,7 +127,7 @@ export function PagedList({ id, base, caption, columns, rowKey, firstSort, extra
         empty=${list.name ? 'No name matches the filter.' : empty}
         onSort=${onSort}
       />
-      <${Pager} answer=${answer} list=${list} />`
+      ${answer.total_count > 0 && html`<${Pager} answer=${answer} list=${list} />`}`
     }
   </section>`;
 }

@@ -4,7 +4,7 @@ import { formatValue } from '../format.js';
 import { HELP } from '../help.js';
 import { href, place } from '../router.js';
 import { useStore } from '../store.js';
-import { html, useEffect, useState } from '../ui.js';
+import { html, useEffect, useRef, useState } from '../ui.js';
 import { useId } from './forms.js';
 
 /** crumbs: [[label, href], …] above the heading; actions: buttons beside it. */
@@ -37,7 +37,13 @@ export function Card({ title, actions, children, wide = false }) {
 export function Tabs({ tabs }) {
   const { path, query } = useStore(place);
   const current = currentTab(tabs, query);
-  return html`<nav class="tabs" aria-label="Parts of this page">
+  const box = useRef(null);
+  // On a narrow screen the tab that is shown comes into sight.
+  useEffect(() => {
+    const tab = box.current.querySelector('[aria-current]');
+    box.current.scrollLeft = tab.offsetLeft - box.current.offsetLeft - (box.current.clientWidth - tab.offsetWidth) / 2;
+  }, [current]);
+  return html`<nav ref=${box} class="tabs" aria-label="Parts of this page">
     ${tabs.map(
       (
         tab,
@@ -60,9 +66,9 @@ function Term({ name }) {
     <span id=${id} class="hint term-text" hidden=${!asked}>${asked && text}</span>`;
 }
 
-/** Pairs of [name, value]; pairs whose value is undefined or null are left out. */
+/** Pairs of [name, value]; pairs without a value (undefined, null, false, an empty text) are left out. */
 export function Facts({ facts }) {
-  const shown = facts.filter(([, value]) => value !== undefined && value !== null && value !== '');
+  const shown = facts.filter(([, value]) => value !== undefined && value !== null && value !== false && value !== '');
   return html`<dl class="facts">${shown.map(([name, value]) => html`<div key=${name}><dt><${Term} name=${name} /></dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
@@ -75,7 +81,7 @@ export function Fields({ values, empty = 'none' }) {
   </dl>`;
 }
 
-export function Trouble({ error, gone = 'That is not here. It may have been deleted.' }) {
+export function Trouble({ error, gone = 'Not found. It may have been deleted.' }) {
   const text =
     error.status === 404 ? gone : error.status === 401 ? 'Your user may not see this.' : `This cannot be shown: ${error.message}`;
   return html`<p class="trouble" role="alert">${text}</p>`;

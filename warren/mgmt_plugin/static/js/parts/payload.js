@@ -68,11 +68,11 @@ export function Payload({ payload, encoding, truncated = false, payloadBytes }) 
   </div>`;
 }
 
-/** A message that unfolds: `cells` and `marks` are shown in its line, `facts` inside. */
-export function Message({ item, cells, marks, facts }) {
-  const [open, setOpen] = useState(false);
+/** A message that unfolds, at once if it is `unfolded`: `cells` and `marks` are shown in its line, `facts` inside. */
+export function Message({ item, cells, marks, facts, unfolded = false }) {
+  const [open, setOpen] = useState(unfolded);
   const { headers = {}, ...properties } = item.properties ?? {};
-  return html`<details class="message" onToggle=${(event) => setOpen(event.target.open)}>
+  return html`<details class="message" open=${open} onToggle=${(event) => setOpen(event.target.open)}>
     <summary>
       ${item.position !== undefined && html`<span class="num hint">#${item.position}</span>`}
       ${cells}

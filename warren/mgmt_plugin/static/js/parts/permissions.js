@@ -6,6 +6,7 @@ import { html } from '../ui.js';
 import { confirmAction, FormDialog, openDialog } from './dialog.js';
 import { Field } from './forms.js';
 import { UserLink, VhostLink } from './links.js';
+import { NameField } from './name_field.js';
 import { tell } from './notice.js';
 import { Card, pending } from './page.js';
 import { LocalTable } from './table.js';
@@ -20,7 +21,7 @@ const OTHER = {
 function Ends({ user, vhost, row }) {
   const given = row ?? {};
   return html`
-    ${user === undefined ? html`<${Field} label="User" name="user" required defaultValue=${given.user ?? ''} />` : null}
+    ${user === undefined ? html`<${NameField} label="User" name="user" required base="users" defaultValue=${given.user ?? ''} />` : null}
     ${vhost === undefined && html`<${VhostSelect} ...${given.vhost === undefined ? {} : { value: given.vhost }} />`}`;
 }
 
@@ -70,14 +71,14 @@ const KINDS = {
     one: 'permissions',
     Dialog: PermissionDialog,
     columns: ['configure', 'write', 'read'],
-    none: 'Without any, a vhost cannot be used.',
+    none: 'No permissions. A vhost cannot be used without them.',
   },
   'topic-permissions': {
     title: 'Topic permissions',
     one: 'topic permissions',
     Dialog: TopicDialog,
     columns: ['exchange', 'write', 'read'],
-    none: 'Without any, every routing key is allowed.',
+    none: 'No topic permissions. Every routing key is allowed.',
   },
 };
 
@@ -94,7 +95,7 @@ export function Permissions({ kind, user, vhost }) {
       text:
         kind === 'permissions'
           ? `${row.user} can no longer use the vhost ${row.vhost}.`
-          : `Every routing key of ${row.exchange} is allowed to ${row.user} again, as far as permissions go.`,
+          : `${row.user} may then use every routing key of ${row.exchange} that the permissions allow.`,
       action: 'Clear',
       done: 'Cleared.',
       run: () =>

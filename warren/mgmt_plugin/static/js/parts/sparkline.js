@@ -3,7 +3,7 @@
 import { formatNumber } from '../format.js';
 import { html } from '../ui.js';
 
-const WIDTH = 56;
+const WIDTH = 48;
 const HEIGHT = 18;
 
 /** `details` as the API gives them of a level, with samples, newest first; `what` is counted. */

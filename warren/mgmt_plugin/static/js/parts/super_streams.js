@@ -15,7 +15,7 @@ export const isSuperStream = (exchange) => exchange?.arguments?.['x-super-stream
 export function deleteSuperStream(vhost, name) {
   return confirmAction({
     title: `Delete super stream ${name}?`,
-    text: `The exchange ${name} of vhost ${vhost} goes, and all its partitions with their messages.`,
+    text: `This deletes the exchange ${name} of vhost ${vhost}, and all its partitions with their messages.`,
     action: 'Delete super stream',
     done: `Super stream ${name} is deleted.`,
     run: () => del(path`stream/super-streams/${vhost}/${name}`),

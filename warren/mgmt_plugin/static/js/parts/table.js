@@ -1,7 +1,8 @@
 // Tables: sorting, choosing columns, selecting rows. Columns are
-// {key, label, render(row), sort?: dotted path, num?: bool, hidden?: bool (until chosen), fixed?: bool, title?: text,
-// query?: what the list has to be asked for beside}. Headings without a title have the help of their field (help.js).
-// On a narrow screen each row of a list is a card: its name, then its numbers, then the rest.
+// {key, label, render(row), sort?: dotted path, num?: bool, long?: bool (values), hidden?: bool (until chosen),
+// fixed?: bool, title?: text, query?: what the list has to be asked for beside}. A column whose label is not a text has
+// the buttons of its row. Headings without a title have the help of their field (help.js).
+// On a narrow screen each row of a list is a card: its name, its numbers, the rest, long values, its buttons.
 
 import { readStored, writeStored } from '../store.js';
 import { formatNumber, pick } from '../format.js';
@@ -21,6 +22,11 @@ function Heading({ column, sort, onSort }) {
       ${column.label}<span class="arrow" aria-hidden="true">${active ? (sort.descending ? '▾' : '▴') : ''}</span>
     </button>
   </th>`;
+}
+
+function cellClass(column) {
+  if (typeof column.label !== 'string') return 'numeric act';
+  return column.long ? 'long' : column.num ? 'numeric' : '';
 }
 
 function SelectAll({ keys, selected, onSelect }) {
@@ -64,7 +70,7 @@ export function DataTable({ cards = false, caption, columns, rows, rowKey, sort,
             ${columns.map((column, index) =>
               index === 0
                 ? html`<th key=${column.key} scope="row" class=${column.num ? 'numeric' : ''}>${column.render(row)}</th>`
-                : html`<td key=${column.key} class=${column.num ? 'numeric' : ''} data-label=${column.label}>${column.render(row)}</td>`,
+                : html`<td key=${column.key} class=${cellClass(column)} data-label=${typeof column.label === 'string' ? column.label : undefined}>${column.render(row)}</td>`,
             )}
           </tr>`;
         })}
@@ -120,7 +126,7 @@ export function ColumnChooser({ columns, chooser }) {
         </label>`,
         )}
     </fieldset>
-    <button type="button" class="small" onClick=${chooser.reset}>As at first</button>
+    <button type="button" class="small" onClick=${chooser.reset}>Default columns</button>
   <//>`;
 }
 
@@ -158,12 +164,17 @@ function compare(a, b) {
 // Each refresh draws all rows that are shown: thousands take a browser longer than the time until the next one.
 const SHOWN_AT_ONCE = 500;
 
+// The number of columns that fit a narrow screen side by side.
+const WITHOUT_CARDS = 3;
+
 /** A table of rows that are all here: sorts by itself, and shows more when it is asked. `first` is {by, descending}. */
 export function LocalTable({ rows, first, ...table }) {
   const [sort, setSort] = useState(first ?? null);
   const sorted = sort ? [...rows].sort((a, b) => compare(pick(a, sort.by), pick(b, sort.by)) * (sort.descending ? -1 : 1)) : rows;
   const [most, setMost] = useState(SHOWN_AT_ONCE);
-  return html`<${DataTable} ...${table} rows=${sorted.slice(0, most)} sort=${sort} onSort=${setSort} />
+  const cards = table.columns.length > WITHOUT_CARDS || table.columns.some((column) => column.long);
+  return html`${cards && rows.length > 1 && html`<${SortPicker} columns=${table.columns} sort=${sort} onSort=${setSort} />`}
+    <${DataTable} cards=${cards} ...${table} rows=${sorted.slice(0, most)} sort=${sort} onSort=${setSort} />
     ${
       rows.length > most &&
       html`<p class="pager"><span role="status">The first ${formatNumber(most)} of ${formatNumber(rows.length)}</span>
