@@ -26,8 +26,8 @@ LOCKED: Final = ROOT / "requirements/docs.txt"
 COPIES: Final = ROOT / "build/docs"
 # By the beginning of a page's path: by how much the search ranks it higher (above 1) or lower.
 BOOSTS: Final = {
-    "docs/guides/": 2.0,
-    "docs/tutorials/": 2.0,
+    "docs/guides/": 1.2,
+    "docs/tutorials/": 1.2,
     "docs/decisions/": 0.2,
     "docs/conformance.md": 0.2,
     "docs/amqp10-conformance.md": 0.2,
