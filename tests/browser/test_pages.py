@@ -66,7 +66,8 @@ def _fill(channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
 @pytest.mark.parametrize(
     ("width", "colours"),
     [
-        (1280, "light"),
+        # test_accessibility.py has a wide screen and light colours.
+        pytest.param(1280, "light", marks=pytest.mark.long),
         pytest.param(1280, "dark", marks=pytest.mark.long),
         pytest.param(360, "light", marks=pytest.mark.long),
         (360, "dark"),

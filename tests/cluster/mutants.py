@@ -10,17 +10,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
 from typing import Final
 
-from simulation.mutants import FAILED, TESTS, Mutant, mutant, mutated_copy
+from simulation.mutants import mutant, try_mutants
 
 SEEDS: Final = os.environ.get("WARREN_TEST_CLUSTER_SEEDS", "250")
-TIMEOUT_S: Final = 600
 RECORD: Final = "cluster/record.py"
 VIEW: Final = "cluster/record_view.py"
 PEERS: Final = "cluster/peers.py"
@@ -444,57 +439,6 @@ MUTANTS: Final = (
 )  # fmt: skip
 
 
-def run_tests(root: Path) -> subprocess.CompletedProcess[str]:
-    """Run the tests of the protocol on the sources at `root`."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line", *FINDERS]
-    environment = os.environ | {
-        "PYTHONPATH": str(root),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "WARREN_TEST_CLUSTER_SEEDS": SEEDS,
-        "WARREN_TEST_INTERPRETED": "1",
-    }
-    return subprocess.run(
-        command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-
-
-def try_mutant(broken: Mutant | None) -> tuple[bool, str]:
-    """Return whether the tests failed, and a line about how."""
-    with tempfile.TemporaryDirectory() as directory:
-        root = Path(directory)
-        mutated_copy(root, broken)
-        try:
-            result = run_tests(root)
-        except subprocess.TimeoutExpired:
-            return True, "it does not come to an end"
-    if result.returncode not in (0, FAILED):
-        print(result.stdout[-2000:], result.stderr[-2000:])
-        sys.exit(2)
-    lines = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "/", "E "))]
-    return result.returncode == FAILED, lines[0] if lines else ""
-
-
-def main(names: list[str]) -> int:
-    chosen = [broken for broken in MUTANTS if not names or broken.name in names]
-    if len(chosen) != (len(names) or len(MUTANTS)):
-        print(f"the mutants are: {' '.join(broken.name for broken in MUTANTS)}")
-        return 2
-    failed, line = try_mutant(None)
-    if failed:
-        print(f"the protocol fails unbroken: {line}")
-        return 2
-    survivors = 0
-    for broken in chosen:
-        start_s = time.monotonic()
-        found, line = try_mutant(broken)
-        survivors += not found
-        verdict = "found" if found else "SURVIVES"
-        print(f"{broken.name:32} {verdict:9} {time.monotonic() - start_s:5.0f} s  {broken.harm}", flush=True)
-        if found:
-            print(f"{'':32} {line.rpartition('/')[2][:160]}", flush=True)
-    print(f"{len(chosen) - survivors} of {len(chosen)} found")
-    return 1 if survivors else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    lengths = {"WARREN_TEST_CLUSTER_SEEDS": SEEDS, "WARREN_TEST_INTERPRETED": "1"}
+    sys.exit(try_mutants(sys.argv[1:], MUTANTS, lambda broken: FINDERS, lengths))

@@ -518,6 +518,10 @@ def _garbage() -> Counter[str]:
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__.strip("_"))
 def test_the_engine_forgets_what_is_over_without_a_collector(scene: Scene) -> None:
+    gc.collect()
+    # What was there before is out of sight, and costs nothing: also the remains of earlier tests, such as a thread that
+    # is about to end, which may become garbage meanwhile.
+    gc.freeze()
     harness = Harness(outbox_soft_bytes=1 << 16, outbox_hard_bytes=1 << 18)
 
     def play(times: int) -> None:
@@ -527,24 +531,18 @@ def test_the_engine_forgets_what_is_over_without_a_collector(scene: Scene) -> No
             harness.take_changes()
 
     play(10)
-    gc.unfreeze()  # `conftest` has what was there before the first test out of sight
     gc.collect()
     gc.disable()
     before, blocks_before = _objects_of_the_engine(), sys.getallocatedblocks()
-    # Remains of earlier tests, such as a thread that is about to end, may become garbage meanwhile: they are not
-    # counted.
-    gc.freeze()
     try:
         play(40)
         # Whatever a collector finds now would have stayed for ever. It also empties the interpreter's free lists.
         assert _garbage() == Counter()
-        gc.unfreeze()
         assert _objects_of_the_engine() - before == Counter()
         # Objects unknown to the collector (messages, deliveries, bytes) show here.
         assert sys.getallocatedblocks() - blocks_before < 40
     finally:
         gc.enable()
-        gc.freeze()
     assert not harness.broker.connections
     assert harness.broker.shared.inbound.held_bytes == 0
     assert not harness.broker.vhosts["/"].queues

@@ -35,14 +35,14 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.channels.broker import Broker
-from warren.msgstore.files.store import Store
 from warren.msgstore.log import message_log
-from warren.msgstore.log.checkpoint import seal
 from warren.msgstore.log.compaction import Compaction
 from warren.queues import record_lane, seen_keys
 from warren.queues.seen_keys import SeenKeys
 from warren.queues.timers import NEVER
 from warren.vhosts.metadata import BindingPut, ExchangePut, PermissionPut, QueuePut, UserPut, VhostPut
+
+from .restarting_broker import Disk
 
 SIZE: Final = 3
 FULL: Final = 8
@@ -168,42 +168,6 @@ class Model:
 
 
 # --- the broker -------------------------------------------------------------------------------------------------------
-
-
-class Disk:
-    """Carries out the jobs of the log with a real store; `hold`: not before it is False again."""
-
-    def __init__(self, broker: Broker, store: Store) -> None:
-        self.broker = broker
-        self.store = store
-        self.hold = False
-
-    def run(self) -> bool:
-        """Carry out what is asked for now; True when there was something."""
-        log = self.broker.log
-        if self.hold:
-            return False
-        commits, log.commit_jobs = log.commit_jobs, []
-        reads, log.read_jobs = log.read_jobs, []
-        seals, log.seal_jobs = log.seal_jobs, []
-        checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []
-        unlinks, log.unlink_jobs = log.unlink_jobs, []
-        for commit in commits:
-            self.store.commit(commit, 0)
-            self.broker.stored(commit)
-        for read in reads:
-            read.carry_out(self.store)
-            self.broker.loaded(read)
-        for seal_job in seals:
-            seal_job.carry_out(self.store)
-            self.broker.loaded(seal_job)
-        for checkpoint in checkpoints:
-            self.store.write_checkpoint(seal(checkpoint.content, log.checksum, int(checkpoint.last_crc)))
-            log.checkpoints.written(checkpoint)
-        for unlink in unlinks:
-            self.store.release(unlink.segments)
-            self.store.unlink(unlink.segments)
-        return bool(commits or reads or seals or checkpoints or unlinks)
 
 
 class Restarted(Harness):

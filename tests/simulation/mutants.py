@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -910,20 +911,6 @@ def tests_of(broken: Mutant | None) -> tuple[str, ...]:
     return REPLICA_TESTS if is_replication else STORE_TESTS
 
 
-def simulate(root: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    """Run the simulation on the sources at `root`, interpreted."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line"]
-    command += tests
-    environment = os.environ | {
-        "PYTHONPATH": str(root),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "WARREN_TEST_CRASH_STATES": STATES,
-    }
-    return subprocess.run(
-        command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-
-
 def mutated_copy(root: Path, broken: Mutant | None) -> None:
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(SOURCES, root / "warren", ignore=ignored)
@@ -931,13 +918,17 @@ def mutated_copy(root: Path, broken: Mutant | None) -> None:
         apply(change, root)
 
 
-def try_mutant(broken: Mutant | None) -> tuple[bool, str]:
-    """Return whether the simulation failed, and a line about how."""
+def try_mutant(broken: Mutant | None, tests: Sequence[str], environment: Mapping[str, str]) -> tuple[bool, str]:
+    """Return whether `tests` failed on the source with `broken`, interpreted, and a line about how."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line", *tests]
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         mutated_copy(root, broken)
+        variables = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"} | dict(environment)
         try:
-            result = simulate(root, tests_of(broken))
+            result = subprocess.run(
+                command, cwd=TESTS, env=variables, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
         except subprocess.TimeoutExpired:
             return True, "it does not come to an end"
     if result.returncode not in (0, FAILED):
@@ -947,22 +938,31 @@ def try_mutant(broken: Mutant | None) -> tuple[bool, str]:
     return result.returncode == FAILED, lines[0] if lines else ""
 
 
-def main(names: list[str]) -> int:
-    chosen = [broken for broken in MUTANTS if not names or broken.name in names]
-    if len(chosen) != (len(names) or len(MUTANTS)):
-        print(f"the mutants are: {' '.join(broken.name for broken in MUTANTS)}")
+def try_mutants(
+    names: list[str],
+    mutants: Sequence[Mutant],
+    tests_of: Callable[[Mutant | None], Sequence[str]],
+    environment: Mapping[str, str],
+) -> int:
+    """Try the mutants of these names, of no names all, each by its tests, and return the exit code.
+
+    `tests_of` None are those that the unbroken source has to pass first.
+    """
+    chosen = [broken for broken in mutants if not names or broken.name in names]
+    if len(chosen) != (len(names) or len(mutants)):
+        print(f"the mutants are: {' '.join(broken.name for broken in mutants)}")
         return 2
     for broken in chosen:
         with tempfile.TemporaryDirectory() as directory:
             mutated_copy(Path(directory), broken)
-    failed, line = try_mutant(None)
+    failed, line = try_mutant(None, tests_of(None), environment)
     if failed:
-        print(f"the store fails unbroken: {line}")
+        print(f"the tests fail unbroken: {line}")
         return 2
     survivors = 0
     for broken in chosen:
         start_s = time.monotonic()
-        found, line = try_mutant(broken)
+        found, line = try_mutant(broken, tests_of(broken), environment)
         survivors += not found
         verdict = "found" if found else "SURVIVES"
         print(f"{broken.name:32} {verdict:9} {time.monotonic() - start_s:5.0f} s  {broken.harm}", flush=True)
@@ -973,4 +973,4 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(try_mutants(sys.argv[1:], MUTANTS, tests_of, {"WARREN_TEST_CRASH_STATES": STATES}))

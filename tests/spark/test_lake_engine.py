@@ -97,6 +97,8 @@ def run(made: Follower) -> int:
     return steps
 
 
+# Both formats without Spark: unit/lake/test_spark_engine.py.
+@pytest.mark.parametrize("place", ["delta", pytest.param("iceberg", marks=pytest.mark.long)], indirect=True)
 def test_both_engines_make_the_same_table_and_go_on_where_the_other_ended(place: Place) -> None:
     ends = (40, 100, 150, 200)
     published = 0

@@ -196,7 +196,7 @@ def test_a_job_that_fails_leaves_nothing_behind(spark: SparkSession, publisher: 
     wait_until(lambda: stages(publisher) == [], "stages to be removed", DEADLINE_S)
 
 
-@pytest.mark.parametrize("delivery", ["staged", "confirms"])
+@pytest.mark.parametrize("delivery", ["staged", pytest.param("confirms", marks=pytest.mark.long)])
 def test_messages_for_nobody_fail_the_batch_unless_they_may_be_dropped(
     spark: SparkSession, publisher: Publisher, name: str, delivery: str
 ) -> None:

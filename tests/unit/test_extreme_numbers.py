@@ -80,11 +80,6 @@ PROPERTY_NUMBERS = ("delivery_mode", "priority", "timestamp")
 UPSTREAM_NUMBERS = ("prefetch-count", "reconnect-delay", "max-hops", "expires", "message-ttl")
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 # --- kinds of numbers -------------------------------------------------------------------------------------------------
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pika
 import pika.exceptions
-import pytest
 from broker_process import WarrenProcess, wait_until
-from cluster.etcd_processes import EtcdCluster, running_etcd
+from cluster.etcd_processes import EtcdCluster
 
 from .nodes import PERSISTENT, AnsweringProcess, Node
 
@@ -52,25 +51,6 @@ class ElectingNode(Node):
         except (OSError, pika.exceptions.AMQPError):
             return False  # between two roles nobody answers
         return True
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
-    with running_etcd(tmp_path / "etcd") as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, etcd: EtcdCluster) -> Iterator[list[ElectingNode]]:
-    nodes = [ElectingNode(tmp_path, name, etcd) for name in NAMES]
-    try:
-        for node in nodes:
-            node.take_part()
-        yield nodes
-    finally:
-        for node in nodes:
-            if node.process.is_running():
-                node.process.kill()
 
 
 def leader_of(nodes: Sequence[ElectingNode]) -> ElectingNode:

@@ -54,11 +54,6 @@ class Manager:
         return Response(parts[0x73][3], parts[0x77], parts[0x73][5])
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def test_a_queue_is_declared_described_purged_and_deleted(harness: Harness) -> None:
     manager = Manager(harness)
     body = {"durable": True, "arguments": {"x-queue-type": "quorum", "x-max-length": 10}}

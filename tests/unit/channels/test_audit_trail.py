@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from engine_harness import Client, Harness
 from peer_frames import USER
 
@@ -11,11 +10,6 @@ from warren.channels.audit_trail import EVENT, LINES_MAX
 from warren.channels.broker import Notice
 
 PEER = "127.0.0.1:50000"
-
-
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
 
 
 def told(harness: Harness) -> list[Notice]:

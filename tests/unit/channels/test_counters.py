@@ -51,11 +51,6 @@ def of_channel(client: Client, number: int = 1) -> dict[str, int]:
 
 
 @pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
 def client(harness: Harness) -> Client:
     return harness.channel()
 

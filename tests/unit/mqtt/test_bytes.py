@@ -13,11 +13,6 @@ from warren.mqtt.packets import packet, text
 from warren.mqtt.peer import COMMAND_BYTES, EARLY_BYTES, PUBLISH_HEAD_BYTES
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def transcript(version: int) -> bytes:
     """Return what a client may say, one packet of each kind."""
     given = properties({p.CONTENT_TYPE: "t", p.MESSAGE_EXPIRY: 60}, [("k", "v")]) if version == 5 else None

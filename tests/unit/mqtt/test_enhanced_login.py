@@ -30,11 +30,6 @@ class Sum(LoginExchange):
         return ClaimedIdentity(USER, is_proven=self.said[1:] == [b"2", b"3"])
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 @pytest.fixture(autouse=True)
 def challenges() -> Iterator[None]:
     METHODS[CHALLENGE] = Sum

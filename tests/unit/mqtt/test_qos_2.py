@@ -17,18 +17,6 @@ PUBREC, PUBREL, PUBCOMP = 5, 6, 7
 LASTS: dict[str, Any] = {"clean": False, "given": properties({p.SESSION_EXPIRY: 100})}
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture(params=[3, 4, 5])
-def version(request: pytest.FixtureRequest) -> int:
-    found = request.param
-    assert isinstance(found, int)
-    return found
-
-
 def sessions(harness: Harness) -> MqttSessions:
     return sessions_of(harness.broker, harness.vhost)
 

@@ -17,19 +17,6 @@ from warren.mqtt.packets import packet
 from warren.vhosts.metadata import TopicPermissionPut, UserLimitsPut, VhostLimitsPut, VhostPut
 from warren.vhosts.retained import Retained
 
-
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture(params=[3, 4, 5])
-def version(request: pytest.FixtureRequest) -> int:
-    found = request.param
-    assert isinstance(found, int)
-    return found
-
-
 # --- CONNECT --------------------------------------------------------------------------------------------------------
 
 

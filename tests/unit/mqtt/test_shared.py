@@ -14,18 +14,6 @@ from warren.mqtt.sessions import restore_sessions
 QUEUE = "mqtt-shared-g/a/+"
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture(params=[3, 4, 5])
-def version(request: pytest.FixtureRequest) -> int:
-    found = request.param
-    assert isinstance(found, int)
-    return found
-
-
 def lasting(harness: Harness, client_id: str) -> tuple[MqttClient, list[Packet]]:
     """Return a client with a session that lasts, and what came with CONNACK."""
     client = MqttClient(harness, 5)

@@ -11,11 +11,6 @@ from warren.mqtt.packets import packet, text
 
 
 @pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
 def client(harness: Harness) -> MqttClient:
     return mqtt_client(harness, 5)
 

@@ -21,11 +21,6 @@ NAME = "mqtt-subscription-rqos0"
 LIMIT = 1 << 16
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def subscribers(harness: Harness) -> list[str]:
     """Return the subscribers that are destinations of bindings of amq.topic."""
     bindings = harness.vhost.exchange("amq.topic").bindings

@@ -15,11 +15,6 @@ from warren.mqtt.sessions import restore_sessions, sessions_of
 from warren.vhosts.metadata import VhostDelete, VhostPut
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def reader_of(harness: Harness) -> MqttClient:
     reader = mqtt_client(harness, 5, "r")
     reader.subscribe("will", qos=2)

@@ -11,11 +11,6 @@ from warren.channels.reply_gate import REPLIES_MAX
 from warren.stomp.session import DECLARED_MIN, RECEIPTS_MAX_BYTES, StompSession
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def bodies(replies: list[Reply]) -> list[bytes]:
     assert all(reply.command == "MESSAGE" for reply in replies), replies
     return [reply.body for reply in replies]

@@ -7,11 +7,6 @@ from engine_harness import Harness
 from stomp_harness import StompClient, stomp_client
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def test_stomp_connects_as_connect_does(harness: Harness) -> None:
     (reply,) = StompClient(harness).feed(b"STOMP\naccept-version:1.2\nhost:/\nlogin:guest\npasscode:guest\n\n\0")
     assert (reply.command, reply.headers["version"]) == ("CONNECTED", "1.2")

@@ -28,11 +28,6 @@ def publish(client: Client, first: int, end: int) -> None:
 
 
 @pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
 def publisher(harness: Harness) -> Client:
     client = harness.channel()
     arguments: Table = {"x-recent-history-length": MANY}
