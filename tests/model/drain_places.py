@@ -12,6 +12,7 @@ from simulation.small_store import Shape
 
 from warren.amqp import methods as m
 from warren.channels.broker import Broker
+from warren.engine_view.engine_view import EngineView
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import ClaimQueue
 from warren.server.draining.claim_verdicts import Failed
@@ -40,6 +41,7 @@ class Desk:
         self.stopping = False
         self.lives = -1
         self.between: Callable[[], None] = lambda: None
+        self.view = EngineView(harness.broker, self.settle)
 
     @property
     def broker(self) -> Broker:
@@ -99,7 +101,7 @@ class Place:
         return bodies
 
     def drain(self, consumer: str = "c") -> Drain:
-        return Drain(self.broker.vhost, "q", consumer)
+        return Drain(self.broker.vhost.name, "q", consumer)
 
     def call(self, work: Callable[[], Awaitable[Result]]) -> Result:
         async def run() -> Result:
@@ -133,7 +135,7 @@ class Place:
 
     def lease_s(self) -> int | None:
         """Return the lease of session c, as it is listed."""
-        return self.drains.find(self.drain()).note.lease_s
+        return self.drains.listed(self.drains.claims_of(self.drain())).note.lease_s
 
     def claims(self, consumer: str = "c") -> ClaimQueue:
         """Return the claims of a session, whose oldest number is known."""

@@ -11,6 +11,7 @@ from engine_harness import body_of
 from trio.testing import MockClock
 
 from warren.amqp import methods as m
+from warren.engine_view.refs import QueueRef
 from warren.queues.claims import PIECE_MESSAGES
 from warren.server.draining.drains import Drain, Drains, Fenced, Opened, StillClaimed
 from warren.server.management import Management
@@ -38,7 +39,7 @@ def test_claims_go_back_when_nobody_came_for_as_long_as_the_lease_and_not_a_mome
     assert place.claimed() == []
     with pytest.raises(Fenced):
         place.claim(epoch, 3, 1)
-    found = place.drains.find(place.drain())
+    found = place.drains.listed(place.drains.claims_of(place.drain()))
     assert found.note.epoch > epoch and found.note.lease_s == 60
     place.client.send(1, m.BasicGet(0, "q", True))
     (ahead,) = place.client.take()
@@ -69,7 +70,7 @@ def test_every_call_of_the_session_begins_its_lease_anew(sign: str) -> None:
             case "mark":
                 place.drains.mark(place.drain(), epoch)
             case "read":
-                with place.drains.reading(place.claims()):
+                with place.drains.reading(QueueRef(place.claims())):
                     pass
             case "open":
                 epoch = place.open(lease_s=60).epoch
@@ -83,14 +84,14 @@ def test_what_others_do_with_the_session_is_no_sign_of_its_reader() -> None:
     place, epoch = leased()
     stale, epoch = epoch, place.open(lease_s=60).epoch
     place.pass_time(59)
-    seen_ms = place.drains.find(place.drain()).last_seen_ms
+    seen_ms = place.drains.listed(place.drains.claims_of(place.drain())).last_seen_ms
     with pytest.raises(Fenced):
         place.claim(stale, 0, 1)
     with pytest.raises(Fenced):
         place.drains.mark(place.drain(), stale)
     with pytest.raises(StillClaimed):
         place.delete()
-    assert place.drains.find(place.drain()).last_seen_ms == seen_ms
+    assert place.drains.listed(place.drains.claims_of(place.drain())).last_seen_ms == seen_ms
     place.pass_time(1)
     assert place.claimed() == []
 
@@ -121,7 +122,7 @@ def test_a_call_that_is_under_way_is_no_silence() -> None:
     trio.run(wait_for_a_turn)
     assert answers == [(0, 3)]
     place.pass_time(59)
-    with place.drains.reading(place.claims()):
+    with place.drains.reading(QueueRef(place.claims())):
         place.pass_time(1000)
         place.pass_time(1000)
     place.pass_time(59)
@@ -238,8 +239,8 @@ def test_leases_end_by_themselves_and_begin_anew_with_the_broker_and_when_it_cou
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drains.run)
             await trio.testing.wait_all_tasks_blocked()
-            long = await drains.open(Drain(place.broker.vhost, "q", "long"), "", "guest", 1000)
-            await drains.claim(Drain(place.broker.vhost, "q", "long"), long.epoch, 0, 1, None, None)
+            long = await drains.open(Drain(place.broker.vhost.name, "q", "long"), "", "guest", 1000)
+            await drains.claim(Drain(place.broker.vhost.name, "q", "long"), long.epoch, 0, 1, None, None)
             await trio.sleep(100)
             opened = await drains.open(drain, "", "guest", 60)
             await drains.claim(drain, opened.epoch, 0, 3, None, None)

@@ -24,6 +24,8 @@ from simulation.small_store import Shape
 
 from warren.amqp import methods as m
 from warren.channels.broker import Broker
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import QueueRef
 from warren.msgstore.log import columns
 from warren.server.copies import snapshots as snapshots_module
 from warren.server.copies.snapshots import (
@@ -64,6 +66,7 @@ class Desk:
         self.harness = harness
         self.minimum_bytes = 0
         self.between: Callable[[], None] = lambda: None
+        self.view = EngineView(harness.broker, self.settle)
 
     @property
     def broker(self) -> Broker:
@@ -106,7 +109,9 @@ class Place:
         async def made() -> Snapshot | SnapshotError:
             async with trio.open_nursery() as nursery:
                 try:
-                    found = self.snapshots.begin(self.broker.queue("q"), "id", "", 60, nursery, unacked=unacked)
+                    found = self.snapshots.begin(
+                        QueueRef(self.broker.queue("q")), "id", "", 60, nursery, unacked=unacked
+                    )
                 except SnapshotError as error:
                     return error
                 await found.over.wait()
@@ -147,7 +152,7 @@ def test_what_clients_have_is_added_in_pieces_and_by_place(tmp_path: Path) -> No
 
     async def made() -> Snapshot:
         async with trio.open_nursery() as nursery:
-            found = place.snapshots.begin(place.broker.queue("q"), "id", "", 60, nursery, unacked=True)
+            found = place.snapshots.begin(QueueRef(place.broker.queue("q")), "id", "", 60, nursery, unacked=True)
             nursery.start_soon(others)
             await found.over.wait()
             nursery.cancel_scope.cancel()
@@ -157,6 +162,15 @@ def test_what_clients_have_is_added_in_pieces_and_by_place(tmp_path: Path) -> No
     rows = rows_of(snapshot.path.read_bytes())
     assert [row.body for row in rows] == bodies
     assert turns > 2 * 100 // 4
+
+
+def test_what_a_session_of_another_protocol_has_is_in_it(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    bodies = place.publish(3)
+    session = place.broker.broker.open_direct("guest", "/")
+    session.command(m.BasicGet(0, "q", False))
+    place.broker.settle()
+    assert [row.body for row in place.make(unacked=True)[1]] == bodies
 
 
 class Run:
@@ -305,7 +319,7 @@ def test_the_first_rows_are_there_after_one_look_however_many_there_are(tmp_path
 
     async def read() -> tuple[int, list[Row]]:
         async with trio.open_nursery() as nursery:
-            snapshot = place.snapshots.begin(place.broker.queue("q"), "id", "", 60, nursery, unacked=False)
+            snapshot = place.snapshots.begin(QueueRef(place.broker.queue("q")), "id", "", 60, nursery, unacked=False)
             assert snapshot.most == count
             await snapshot.progress()
             at = looks
@@ -397,16 +411,16 @@ def test_so_many_are_made_at_a_time_and_kept_and_no_more(tmp_path: Path, monkeyp
 
     async def begin() -> None:
         async with trio.open_nursery() as nursery:
-            made = [place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False) for _ in range(2)]
+            made = [place.snapshots.begin(QueueRef(queue), "id", "", 60, nursery, unacked=False) for _ in range(2)]
             with pytest.raises(Busy):
-                place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False)
+                place.snapshots.begin(QueueRef(queue), "id", "", 60, nursery, unacked=False)
             for each in made:
                 await each.over.wait()
             monkeypatch.setattr(snapshots_module, "KEPT_QUOTA", Quota(2, 2))
             with pytest.raises(TooMany):
-                place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False)
+                place.snapshots.begin(QueueRef(queue), "id", "", 60, nursery, unacked=False)
             place.snapshots.delete(made[0])
-            made.append(place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False))
+            made.append(place.snapshots.begin(QueueRef(queue), "id", "", 60, nursery, unacked=False))
             await made[2].over.wait()
             assert {*place.directory.iterdir()} == {each.path for each in made[1:]}
 
@@ -426,7 +440,7 @@ def test_a_user_has_a_share_of_the_snapshots_and_an_administrator_always(
         async with trio.open_nursery() as nursery:
 
             def one(user: str) -> Snapshot:
-                return place.snapshots.begin(queue, "id", user, 60, nursery, unacked=False)
+                return place.snapshots.begin(QueueRef(queue), "id", user, 60, nursery, unacked=False)
 
             made = [one("greedy"), one("greedy")]
             with pytest.raises(Busy, match="user 'greedy' has 2 snapshots in the making"):
@@ -459,7 +473,7 @@ def test_what_an_earlier_process_left_is_removed_and_all_at_the_end(tmp_path: Pa
             nursery.start_soon(place.snapshots.run)
             while (place.directory / "7").exists():
                 await trio.sleep(0)
-            found = place.snapshots.begin(place.broker.queue("q"), "id", "", 60, nursery, unacked=False)
+            found = place.snapshots.begin(QueueRef(place.broker.queue("q")), "id", "", 60, nursery, unacked=False)
             await found.over.wait()
             assert found.path.exists()
             nursery.cancel_scope.cancel()
@@ -473,7 +487,7 @@ def test_a_snapshot_noted_before_a_restart_is_not_taken_for_a_later_one(tmp_path
 
     async def make(place: Place) -> Snapshot:
         async with trio.open_nursery() as nursery:
-            made = place.snapshots.begin(place.broker.queue("q"), "id", "", 60, nursery, unacked=False)
+            made = place.snapshots.begin(QueueRef(place.broker.queue("q")), "id", "", 60, nursery, unacked=False)
             await made.over.wait()
         return made
 

@@ -18,6 +18,8 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.amqp.properties import BasicProperties, decode_properties
 from warren.channels.broker import Broker
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.resources import transfers
 from warren.mgmt_plugin.resources.browsing import Filter
 from warren.mgmt_plugin.resources.transfers import (
@@ -59,6 +61,7 @@ class Desk:
         self._harness = harness
         self.between: Callable[[], None] = lambda: None
         self.pieces = 0
+        self.view = EngineView(self._harness.broker, self.settle)
 
     @property
     def broker(self) -> Broker:
@@ -101,16 +104,16 @@ class Bench:
         user: str = "guest",
     ) -> Transfer:
         """Return a transfer that has not begun. `exchange` None: back to where the messages died first."""
-        vhost = self.harness.vhost
-        queue = vhost.queues[source]
+        queue = self.harness.vhost.queues[source]
         where = Destination(exchange, key, {})
         total = int(queue.ready_count)
         limit = total if count is None else count
-        return Transfer("1", vhost, queue, where, moves, passes or Filter(), False, limit, None, total, user, START_MS)
+        what = QueueRef(queue), where, moves, passes or Filter(), False, limit, None, total, user, START_MS
+        return Transfer("1", "/", source, *what)
 
     def run(self, transfer: Transfer) -> Transfer:
         """Carry a transfer out."""
-        trio.run(transfer.run, self.desk.broker, self.desk.settle)
+        trio.run(transfer.run, self.desk.view)
         assert transfer.ended_at_ms is not None and transfer.state != RUNNING
         self.harness.check()
         return transfer
@@ -550,7 +553,7 @@ def test_a_transfer_waits_while_publishers_have_to_wait() -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(transfer.run, broker, work.desk.settle)
+            nursery.start_soon(transfer.run, work.desk.view)
             for _ in range(5):
                 await trio.testing.wait_all_tasks_blocked()
                 assert transfer.state == RUNNING and transfer.transferred == PIECE_MESSAGES
@@ -574,7 +577,7 @@ class Office:
         self.work = bench()
         self.now_s = 0.0
         desk = self.work.desk
-        self.transfers = Transfers(desk.broker, desk.settle, lambda: self.now_s)
+        self.transfers = Transfers(desk.view, lambda: self.now_s)
 
     def carry_out(self, user: str = "guest") -> str:
         """Carry out a transfer; return its id."""

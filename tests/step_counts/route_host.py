@@ -208,7 +208,7 @@ class Host:
             cast(Authenticator, Everybody()),
             self.messages,
             cast(Reactor, SimpleNamespace(turn_times=Histogram(), crashes=0, connection_count=self._connection_count)),
-            DirectClients(broker, self.settle),
+            DirectClients(broker.open_direct, self.settle),
             self.settle,
             lambda: Health(True),
             None,
@@ -224,7 +224,7 @@ class Host:
         )
         management = self.management
         management.listening += [Listening("amqp", "127.0.0.1", 5672), Listening("data", "127.0.0.1", 15680)]
-        doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset())
+        doorkeeper = Doorkeeper(management.view.permissions, management.authenticator, frozenset())
         self.services = Services(management, doorkeeper=doorkeeper, traffic=HttpTraffic(), links=FakeLinks(links))
         self.api = Api(table_of(handlers_of(management, self.services, nursery)), doorkeeper, management, StaticFiles())
         nursery.start_soon(self.services.stages.run)

@@ -145,6 +145,12 @@ class Bindings:
         assert isinstance(ref, Binding)
         return (ref.source.name, *_place_of(ref.destination), ref.routing_key)
 
+    def is_shared(self, ref: BindingRef) -> bool:
+        """Tell whether a binding with an object leads to an exchange, or to a queue that no connection owns."""
+        assert isinstance(ref, Binding)
+        destination = ref.destination
+        return isinstance(destination, Exchange) or (isinstance(destination, Queue) and destination.owner is None)
+
     def is_gone(self, ref: BindingRef) -> bool:
         """Tell whether an end of a binding has been deleted."""
         if isinstance(ref, Queue):

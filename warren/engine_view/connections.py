@@ -262,18 +262,19 @@ class Connections:
         """Return the name of the vhost of a connection."""
         return _peer(connection).vhost_name
 
-    def known_as(self, connection: ConnectionRef) -> tuple[str, str, str, str]:
-        """Return vhost, name, user, and the name that the client gave itself."""
+    def known_as(self, connection: ConnectionRef) -> tuple[str, str, str]:
+        """Return vhost and name, and the user with the name that the client gave itself."""
         assert isinstance(connection, Peer)
-        return connection.vhost_name, connection_name(connection), connection.user_name, connection.name
+        given = f"{connection.user_name} {connection.name}".strip()
+        return connection.vhost_name, connection_name(connection), given
 
-    def consumed(self, connection: ConnectionRef) -> Iterator[tuple[str, str]]:
-        """Yield the tag of each consumer of a connection, and its queue and channel. Callers may give way meanwhile."""
+    def consumed(self, connection: ConnectionRef) -> Iterator[tuple[str, str, str]]:
+        """Yield vhost and tag of each consumer of a connection, its queue and channel. Callers may give way."""
         assert isinstance(connection, Peer)
         for channel in list(connection.channels.values()):
             if isinstance(channel, Session):
                 for consumer in list(channel.ledger.consumers.values()):
-                    yield consumer.tag, f"{consumer.queue.name} {channel_name(channel)}"
+                    yield connection.vhost_name, consumer.tag, f"{consumer.queue.name} {channel_name(channel)}"
 
     def note_time(self, channel: ChannelRef, now_s: float) -> None:
         """Have a channel note the time: how old its deliveries are is known as exactly as this is called."""

@@ -8,15 +8,26 @@ import msgspec
 
 from warren.channels.broker import Broker
 from warren.engine_view.bindings import Bindings
+from warren.engine_view.browsing import Browsing
+from warren.engine_view.claims import Claims
 from warren.engine_view.connections import Connections
 from warren.engine_view.consumers import Consumers
+from warren.engine_view.damage import Damage
 from warren.engine_view.exchanges import Exchanges
+from warren.engine_view.held import Held
+from warren.engine_view.mqtt import MqttSessions, RetainedTopics
+from warren.engine_view.offsets import Offsets
 from warren.engine_view.parameters import Parameters, Policies
+from warren.engine_view.permissions import Permissions
 from warren.engine_view.queues import Queues
+from warren.engine_view.records import Records
+from warren.engine_view.routing import Routing
+from warren.engine_view.streams import Streams
+from warren.engine_view.super_streams import SuperStreams
+from warren.engine_view.topology import TopologyListener, Watcher
 from warren.engine_view.totals import Totals, TotalsWalk
 from warren.engine_view.vhosts import Vhosts
 from warren.queues.counters import MessageCounts, Sums
-from warren.queues.damage import damaged_messages
 
 
 class ChurnRow(msgspec.Struct, frozen=True):
@@ -75,13 +86,26 @@ class EngineView:
         self._broker = broker
         self._settle = settle
         self.vhosts = Vhosts(broker.vhosts)
-        self.queues = Queues(broker)
+        self.queues = Queues(broker, settle)
         self.bindings = Bindings(broker.vhosts)
         self.consumers = Consumers(broker)
         self.exchanges = Exchanges(broker.vhosts)
         self.connections = Connections(broker, settle)
         self.parameters = Parameters(broker.parameters)
         self.policies = Policies(broker.vhosts)
+        self.permissions = Permissions(broker.access)
+        self.records = Records(broker.vhosts)
+        # Messages: looked at, held, read by offset, claimed, routed, retained, damaged.
+        self.browsing = Browsing(broker, settle)
+        self.held = Held(settle)
+        self.offsets = Offsets(settle)
+        self.claims = Claims(broker, settle)
+        self.streams = Streams(broker, settle)
+        self.super_streams = SuperStreams(broker.vhosts)
+        self.routing = Routing(broker.vhosts)
+        self.mqtt_sessions = MqttSessions(broker, settle)
+        self.retained = RetainedTopics(broker)
+        self.damage = Damage(broker.log, settle)
         self._totals = TotalsWalk(broker)
 
     # --- the node ---------------------------------------------------------------------------------------------------
@@ -113,6 +137,26 @@ class EngineView:
     def has_alarm(self, resource: str) -> bool:
         """Tell whether ``memory``, ``disk`` or ``replicas`` are short."""
         return self._broker.has_alarm(resource)
+
+    def publishers_wait(self) -> bool:
+        """Tell whether publishers wait: there is an alarm, or the disk is behind."""
+        return bool(self._broker.shared.stopped) or self.is_congested()
+
+    def is_congested(self) -> bool:
+        """Tell whether the disk is behind."""
+        return self._broker.log.is_congested()
+
+    def is_restoring(self) -> bool:
+        """Tell whether data that publishes depend on must still be read from disk."""
+        return self._broker.is_restoring()
+
+    def last_ticket(self) -> int:
+        """Return the ticket of the last change of the metadata."""
+        return self._broker.journal.last_ticket
+
+    def message_bytes_max(self) -> int:
+        """Return how large a body may be."""
+        return int(self._broker.limits.message_max_bytes)
 
     def inbound(self) -> InboundRow:
         """Return what was received in part."""
@@ -188,9 +232,9 @@ class EngineView:
             for segment in self._broker.log.segments.segments
         ]
 
-    def damaged_messages(self) -> int:
-        """Return how many messages are known to be damaged on disk."""
-        return damaged_messages(self._broker.log)
+    def watch(self, listener: TopologyListener) -> None:
+        """Tell `listener` of changes in all vhosts from now on."""
+        self._broker.watchers.add(Watcher(listener))
 
     # --- commands ---------------------------------------------------------------------------------------------------
 

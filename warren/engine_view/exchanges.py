@@ -7,6 +7,7 @@ from typing import Final, cast
 
 import msgspec
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.engine_view.counters import exchange_counters
 from warren.engine_view.refs import ExchangeRef
 from warren.exchanges.activity import changed_exchanges
@@ -74,11 +75,11 @@ class Exchanges:
         found = self._vhosts.get(vhost)
         return [] if found is None else cast("list[ExchangeRef]", list(found.exchanges.values()))
 
-    def each_name(self, vhost: str) -> Iterator[tuple[str, str]]:
-        """Yield name and type of each exchange of a vhost. Callers may give way meanwhile."""
+    def each_name(self, vhost: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the vhost, name and type of each exchange of a vhost. Callers may give way meanwhile."""
         found = self._vhosts.get(vhost)
         for exchange in [] if found is None else list(found.exchanges.values()):
-            yield exchange.name, exchange.type_name
+            yield vhost, exchange.name, exchange.type_name
 
     def in_order(self, vhost: str) -> list[Placed]:
         """Return the exchanges of a vhost by name, each with the vhost. Proportional to all of them."""
@@ -101,6 +102,16 @@ class Exchanges:
         """Return the name of an exchange."""
         assert isinstance(exchange, Exchange)
         return exchange.name
+
+    def has_argument(self, exchange: ExchangeRef, name: str) -> bool:
+        """Tell whether an exchange was declared with an argument."""
+        assert isinstance(exchange, Exchange)
+        return name in exchange.table
+
+    def declaration(self, exchange: ExchangeRef) -> ExchangeDeclaration:
+        """Return the declaration of an exchange."""
+        assert isinstance(exchange, Exchange)
+        return exchange.declaration
 
     def names(self, exchanges: list[ExchangeRef]) -> list[tuple[str, str]]:
         """Return name and type of each."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from warren.engine_view.refs import ExchangeRef, QueueRef
+from warren.exchanges.exchange import Exchange
+from warren.queues.queue import Queue
 from warren.vhosts.metadata import PolicyPut
 from warren.vhosts.parameters import OPERATOR_POLICY_COMPONENT as OPERATOR_POLICY_COMPONENT
 from warren.vhosts.parameters import VHOST_LIMITS_COMPONENT as VHOST_LIMITS_COMPONENT
 from warren.vhosts.parameters import VHOST_LIMITS_NAME as VHOST_LIMITS_NAME
 from warren.vhosts.parameters import Parameter as Parameter
-from warren.vhosts.parameters import ParameterBook
+from warren.vhosts.parameters import ParameterBook, Validator
 from warren.vhosts.policies import Policy
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -29,6 +32,14 @@ class Parameters:
 
     def __init__(self, book: ParameterBook) -> None:
         self._book = book
+
+    def validate_by(self, component: str, validator: Validator) -> None:
+        """Have `validator` return what is wrong with parameters of a component before they are set."""
+        self._book.validators[component] = validator
+
+    def watch(self, listener: Callable[[], None]) -> None:
+        """Call `listener` in the middle of each change of a parameter: it may look, but must not change anything."""
+        self._book.listeners.append(lambda change: listener())
 
     def of(self, vhost: str | None, component: str | None) -> list[Parameter]:
         """Return the parameters of all vhosts or one, of all components or one, by name."""
@@ -59,9 +70,33 @@ class Policies:
             return {}
         return found.policies.operator_policies if operator else found.policies.policies
 
+    def have(self, vhost: str, keys: tuple[str, ...]) -> bool:
+        """Tell whether a policy of a vhost has one of these keys."""
+        found = self._vhosts.get(vhost)
+        return found is not None and found.policies.has_setting(keys)
+
+    def texts_of_exchange(self, vhost: str, exchange: ExchangeRef, keys: tuple[str, ...]) -> list[str | None]:
+        """Return the texts that policies give an exchange for these keys."""
+        assert isinstance(exchange, Exchange)
+        found = self._vhosts.get(vhost)
+        policies = None if found is None else found.policies.of_exchange(exchange.name)
+        return [] if policies is None else [policies.maybe_text(key) for key in keys]
+
+    def texts_of_queue(self, vhost: str, queue: QueueRef, keys: tuple[str, ...]) -> list[str | None]:
+        """Return the texts that policies give a queue for these keys."""
+        assert isinstance(queue, Queue)
+        found = self._vhosts.get(vhost)
+        policies = None if found is None else found.policies.of_queue(queue.name, queue.rules.queue_type)
+        return [] if policies is None else [policies.maybe_text(key) for key in keys]
+
     def of(self, vhost: str, *, operator: bool = False) -> list[PolicyRow]:
         """Return the policies of a vhost by name."""
         return [PolicyRow(policy.put, policy.definition) for _, policy in sorted(self._book(vhost, operator).items())]
+
+    def each_name(self, vhost: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the vhost, name and pattern of each policy. Callers may give way meanwhile."""
+        for policy in list(self._book(vhost, False).values()):
+            yield vhost, policy.name, policy.put.pattern
 
     def maybe(self, vhost: str, name: str, *, operator: bool = False) -> PolicyRow | None:
         """Return a policy."""

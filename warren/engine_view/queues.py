@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.properties import decode_properties
 from warren.channels.broker import Broker
 from warren.channels.peer import Peer
@@ -93,6 +94,16 @@ class QueueBrief(msgspec.Struct, frozen=True):
     paused: bool
 
 
+class DeduplicationRow(msgspec.Struct, frozen=True):
+    """The keys that a queue remembers; `size` and `window_ms` are None without a limit."""
+
+    keys: int
+    size: int | None
+    window_ms: int | None
+    header: str
+    producers: int
+
+
 class FilledRow(msgspec.Struct, frozen=True):
     """A queue with messages, and how many were published into it."""
 
@@ -153,6 +164,12 @@ def queue_deliveries(queue: Queue) -> tuple[int, ...]:
     )
 
 
+def _wants_messages(queue: Queue) -> bool:
+    if queue.ready_count > 0:
+        return False
+    return any(consumer.priority >= 0 and consumer.is_ready() for consumer in queue.consumers)
+
+
 class _GoneQueues(TopologyWatcher):
     """Tells of queues that are gone."""
 
@@ -171,7 +188,7 @@ def _key(key: Callable[[Queue], object]) -> Callable[[QueueRef], object]:
 
 
 class Queues:
-    """The queues of one engine."""
+    """The queues of one engine. `settle` ends the turn of a command."""
 
     # Fields by which lists are filtered and sorted without a row of each item.
     KEYS: Final[Mapping[str, Callable[[QueueRef], object]]] = {
@@ -191,8 +208,9 @@ class Queues:
         "message_bytes_persistent": _key(lambda queue: queue.persistent()[1]),
     }
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, settle: Callable[[], None]) -> None:
         self._broker = broker
+        self._settle = settle
         self._vhosts: Mapping[str, VirtualHost] = broker.vhosts
 
     # --- lists ------------------------------------------------------------------------------------------------------
@@ -263,6 +281,44 @@ class Queues:
         assert isinstance(ref, Queue)
         return ref.deleted or ref.vhost_name not in self._vhosts
 
+    def is_shared(self, queue: QueueRef) -> bool:
+        """Tell whether a queue is not exclusive to a connection."""
+        assert isinstance(queue, Queue)
+        return queue.owner is None
+
+    def check_shared(self, queue: QueueRef) -> None:
+        """Make sure that a queue is not exclusive to a connection.
+
+        Raises:
+            ChannelException: 405.
+        """
+        assert isinstance(queue, Queue)
+        if queue.owner is not None:
+            raise self._vhosts[queue.vhost_name].locked(queue.name)
+
+    def shared(self, vhost: str, name: str) -> QueueRef:
+        """Return the queue with this name, which is not exclusive to a connection.
+
+        Raises:
+            ChannelException: 404; 405, it is exclusive. KeyError: there is no such vhost.
+        """
+        return QueueRef(self._vhosts[vhost].queue(name, None))
+
+    def ready(self, queue: QueueRef) -> tuple[int, int]:
+        """Return how many messages are ready, and the bytes of their bodies."""
+        assert isinstance(queue, Queue)
+        return int(queue.ready_count), int(queue.ready_bytes)
+
+    def published(self, queue: QueueRef) -> int:
+        """Return how many messages were published into a queue."""
+        assert isinstance(queue, Queue)
+        return int(queue.counts().publish)
+
+    def wants_messages(self, queue: QueueRef) -> bool:
+        """Tell whether a queue has no ready message, and a consumer of priority 0 or higher that could take one."""
+        assert isinstance(queue, Queue)
+        return _wants_messages(queue)
+
     def counters(self, queues: list[QueueRef]) -> list[tuple[int, ...]]:
         """Return `QUEUE_FIELDS` of each."""
         return [queue_counters(queue) for queue in _queues(queues)]
@@ -283,6 +339,11 @@ class Queues:
             declared.exclusive,
             declared.arguments,
         )
+
+    def declaration(self, queue: QueueRef) -> QueueDeclaration:
+        """Return the declaration of a queue."""
+        assert isinstance(queue, Queue)
+        return queue.declaration
 
     def row(self, ref: QueueRef) -> QueueRow:
         """Return a queue."""
@@ -364,6 +425,38 @@ class Queues:
             queue.rules.dead_letter_exchange,
             queue.paused,
         )
+
+    def maybe_deduplication(self, ref: QueueRef) -> DeduplicationRow | None:
+        """Return which keys a queue remembers; None: it does not drop repetitions."""
+        assert isinstance(ref, Queue)
+        seen = None if ref.keeper is None else ref.keeper.seen
+        if seen is None:
+            return None
+        rules = ref.rules
+        size = int(rules.dedup_size) if rules.dedup_size >= 0 else None
+        window_ms = int(rules.dedup_ttl_ms) if rules.dedup_ttl_ms >= 0 else None
+        return DeduplicationRow(seen.count(), size, window_ms, rules.dedup_header, seen.producer_count())
+
+    def oldest_keys(self, queue: QueueRef, most: int) -> list[tuple[str, int]]:
+        """Return the keys that were remembered first, and until when, in ms since the epoch."""
+        assert isinstance(queue, Queue)
+        seen = None if queue.keeper is None else queue.keeper.seen
+        return [] if seen is None else list(seen.oldest(most))
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    def pause(self, queue: QueueRef, *, paused: bool) -> None:
+        """Have a queue hand out nothing, or hand out messages again."""
+        assert isinstance(queue, Queue)
+        queue.pause(paused=paused)
+        self._settle()
+
+    def forget_keys(self, queue: QueueRef) -> None:
+        """Forget all keys that a queue remembers."""
+        assert isinstance(queue, Queue)
+        if queue.keeper is not None and queue.keeper.seen is not None:
+            queue.keeper.seen.clear()
+            self._settle()
 
     # --- numbers of metrics -----------------------------------------------------------------------------------------
 

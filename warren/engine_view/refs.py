@@ -12,3 +12,4 @@ ConnectionRef = NewType("ConnectionRef", object)
 ChannelRef = NewType("ChannelRef", object)
 ConsumerRef = NewType("ConsumerRef", object)
 SubscriptionRef = NewType("SubscriptionRef", object)
+GroupRef = NewType("GroupRef", object)  # of the consumers of a stream

@@ -50,6 +50,11 @@ class Vhosts:
         """Return the vhosts with these names that there are."""
         return [row for name in names if (row := self.maybe_row(name)) is not None]
 
+    def has_claims(self, name: str) -> bool:
+        """Tell whether a message on its way to very many queues may make others repetitions."""
+        vhost = self._vhosts.get(name)
+        return vhost is not None and vhost.has_claims()
+
     def lengths(self, name: str) -> tuple[int, int, int, int]:
         """Return how many messages, ready ones, unacked ones and consumers there are. Looks at every queue."""
         vhost = self._vhosts.get(name)

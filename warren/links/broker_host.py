@@ -13,19 +13,15 @@ from typing import Any, Final
 
 import trio
 
-from warren.exchanges.binding import Binding
-from warren.exchanges.exchange import Exchange
+from warren.engine_view.permissions import INTERNAL_USER
+from warren.engine_view.refs import BindingRef, ExchangeRef, QueueRef
+from warren.engine_view.topology import TopologyListener
 from warren.links import shovel, upstreams
 from warren.links.amqp_client import Signal
 from warren.links.host import Listener, LocalBinding, LocalExchange, LocalQueue, Parameter, Policy
-from warren.queues.effective_policy import EffectivePolicy
-from warren.queues.queue import Queue
 from warren.server.logs import get_logger
 from warren.server.management import CommitTimeout, Management
 from warren.vhosts.metadata import ParameterDelete
-from warren.vhosts.parameters import ParameterChange
-from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatcher
-from warren.vhosts.virtual_host import VirtualHost
 
 DEMAND_EVERY_S: Final = 0.1
 AT_ONCE: Final = 64  # queues or exchanges whose policies are looked up without giving way
@@ -41,16 +37,16 @@ class BrokerHost:
 
     def __init__(self, management: Management) -> None:
         self._management = management
-        self._broker = management.broker
+        self._view = management.view
         self._listeners: list[Listener] = []
         self._answers: dict[tuple[str, str], set[bool]] = {}  # of `wants_messages`, since it was told last
         self._asked = Signal()
-        validators = self._broker.parameters.validators
-        validators["shovel"] = self._shovel_problems
-        validators["federation-upstream"] = self._upstream_problems
-        validators["federation-upstream-set"] = _set_problems
-        self._broker.parameters.listeners.append(self._parameter_changed)
-        self._broker.watchers.add(_Watcher(self))
+        parameters = self._view.parameters
+        parameters.validate_by("shovel", self._shovel_problems)
+        parameters.validate_by("federation-upstream", self._upstream_problems)
+        parameters.validate_by("federation-upstream-set", _set_problems)
+        parameters.watch(self.definitions_changed)
+        self._view.watch(_Watcher(self))
 
     # --- valid parameters -----------------------------------------------------------------------------------------
 
@@ -58,7 +54,7 @@ class BrokerHost:
         """Return whether `user` may use a vhost: links log in to this broker as the broker itself."""
         if user in ("", INTERNAL_USER):
             return None
-        return lambda vhost: self._broker.access.maybe_principal(user, vhost) is not None
+        return lambda vhost: self._view.permissions.maybe_rights(user, vhost) is not None
 
     def _shovel_problems(self, vhost: str, name: str, value: Any, by: str) -> list[str]:
         return shovel.validate(name, value, user=by, may_connect=self._may_connect(by))
@@ -74,11 +70,11 @@ class BrokerHost:
 
     @property
     def cluster_name(self) -> str:
-        return self._broker.cluster_name()
+        return self._view.cluster_name()
 
     @property
     def node_name(self) -> str:
-        return self._broker.node_name()
+        return self._view.node_name()
 
     def now(self) -> float:
         return time.time()
@@ -86,53 +82,60 @@ class BrokerHost:
     def parameters(self) -> Sequence[Parameter]:
         return [
             Parameter(each.component, each.vhost, each.name, _json(each.value))
-            for each in self._broker.parameters.parameters()
+            for each in self._view.parameters.of(None, None)
             if each.component in COMPONENTS
         ]
 
     async def federated_exchanges(self) -> Sequence[LocalExchange]:
         found: list[LocalExchange] = []
+        exchanges = self._view.exchanges
         for vhost in self._federating():
-            for at, exchange in enumerate(list(vhost.exchanges.values()), 1):
+            for at, exchange in enumerate(exchanges.in_vhost(vhost), 1):
                 if at % AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
-                policy = _exchange_policy(vhost, exchange)
-                if policy is not None and exchange.name != "" and PURPOSE not in exchange.table:
-                    found.append(LocalExchange(vhost.name, exchange.declaration, policy))
+                policy = self._exchange_policy(vhost, exchange)
+                if policy is not None and exchanges.name(exchange) and not exchanges.has_argument(exchange, PURPOSE):
+                    found.append(LocalExchange(vhost, exchanges.declaration(exchange), policy))
         return found
 
     async def federated_queues(self) -> Sequence[LocalQueue]:
         found: list[LocalQueue] = []
+        queues = self._view.queues
         for vhost in self._federating():
-            for at, queue in enumerate(list(vhost.queues.values()), 1):
+            for at, queue in enumerate(queues.in_vhost(vhost), 1):
                 if at % AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
-                policy = _queue_policy(vhost, queue)
-                if policy is not None and queue.owner is None and PURPOSE.encode() not in queue.arguments:
-                    found.append(LocalQueue(vhost.name, queue.declaration, policy))
+                policy = self._queue_policy(vhost, queue)
+                if policy is None or not queues.is_shared(queue):
+                    continue
+                declaration = queues.declaration(queue)
+                if PURPOSE.encode() not in declaration.arguments:
+                    found.append(LocalQueue(vhost, declaration, policy))
         return found
 
-    def _federating(self) -> list[VirtualHost]:
-        return [vhost for vhost in self._broker.vhosts.values() if vhost.policies.has_setting(FEDERATION_KEYS)]
+    def _federating(self) -> list[str]:
+        return [vhost for vhost in self._view.vhosts if self._view.policies.have(vhost, FEDERATION_KEYS)]
+
+    def _exchange_policy(self, vhost: str, exchange: ExchangeRef) -> Policy | None:
+        return _federation(self._view.policies.texts_of_exchange(vhost, exchange, FEDERATION_KEYS))
+
+    def _queue_policy(self, vhost: str, queue: QueueRef) -> Policy | None:
+        return _federation(self._view.policies.texts_of_queue(vhost, queue, FEDERATION_KEYS))
 
     def bindings(self, vhost: str, exchange: str) -> Iterable[LocalBinding]:
-        source = self._maybe_exchange(vhost, exchange)
-        return map(_local, [] if source is None else list(source.bindings.values()))
+        source = self._view.exchanges.maybe(vhost, exchange)
+        return map(self._local, [] if source is None else self._view.bindings.of(source))
 
-    def _maybe_exchange(self, vhost: str, exchange: str) -> Exchange | None:
-        place = self._broker.vhosts.get(vhost)
-        return None if place is None else place.exchanges.get(exchange)
+    def _local(self, binding: BindingRef) -> LocalBinding:
+        row = self._view.bindings.row(binding)
+        return LocalBinding(row.routing_key, row.arguments)
 
     def wants_messages(self, vhost: str, queue: str) -> bool:
-        found = self._maybe_queue(vhost, queue)
-        wants = found is not None and _wants_messages(found)
+        found = self._view.queues.maybe(vhost, queue)
+        wants = found is not None and self._view.queues.wants_messages(found)
         self._answers.setdefault((vhost, queue), set()).add(wants)
         self._asked.wake()
         return wants
-
-    def _maybe_queue(self, vhost: str, queue: str) -> Queue | None:
-        place = self._broker.vhosts.get(vhost)
-        return None if place is None else place.queues.get(queue)
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -145,29 +148,24 @@ class BrokerHost:
         for listener in self._listeners:
             listener.definitions_changed()
 
-    def exchange_changed(self, vhost: str, exchange: Exchange) -> None:
+    def exchange_changed(self, vhost: str, exchange: ExchangeRef) -> None:
         """An exchange was created or deleted: another one of its name has other bindings."""
-        place = self._broker.vhosts.get(vhost)
-        if place is not None and _exchange_policy(place, exchange) is not None:
+        if self._exchange_policy(vhost, exchange) is not None:
             self.definitions_changed()
             for listener in self._listeners:
-                listener.bindings_changed(vhost, exchange.name)
+                listener.bindings_changed(vhost, self._view.exchanges.name(exchange))
 
-    def queue_changed(self, vhost: str, queue: Queue) -> None:
+    def queue_changed(self, vhost: str, queue: QueueRef) -> None:
         """A queue came or went."""
-        place = self._broker.vhosts.get(vhost)
-        if place is not None and _queue_policy(place, queue) is not None:
+        if self._queue_policy(vhost, queue) is not None:
             self.definitions_changed()
 
-    def binding_changed(self, vhost: str, binding: Binding, count: int) -> None:
+    def binding_changed(self, vhost: str, source: ExchangeRef, binding: BindingRef, count: int) -> None:
         """A binding came or went: of an exchange that is there, for one that is gone loses its bindings later."""
-        source = binding.source
-        if self._maybe_exchange(vhost, source.name) is source:
+        name = self._view.exchanges.name(source)
+        if self._view.exchanges.maybe(vhost, name) is source:
             for listener in self._listeners:
-                listener.binding_changed(vhost, source.name, _local(binding), count)
-
-    def _parameter_changed(self, change: ParameterChange) -> None:
-        self.definitions_changed()
+                listener.binding_changed(vhost, name, self._local(binding), count)
 
     async def watch_demand(self) -> None:
         """Watch the demand of the queues that links have asked about, until cancelled."""
@@ -176,10 +174,10 @@ class BrokerHost:
                 await self._asked.wait()
             await trio.sleep(DEMAND_EVERY_S)
             for key, answers in list(self._answers.items()):
-                queue = self._maybe_queue(*key)
+                queue = self._view.queues.maybe(*key)
                 if queue is None or not answers:
                     del self._answers[key]  # not asked again: the link is gone
-                elif (not _wants_messages(queue)) in answers:
+                elif (not self._view.queues.wants_messages(queue)) in answers:
                     answers.clear()
                     for listener in self._listeners:
                         listener.demand_changed(*key)
@@ -208,7 +206,7 @@ class BrokerHost:
         write(event, **details)
 
 
-class _Watcher(TopologyWatcher):
+class _Watcher(TopologyListener):
     """Hears of all objects that could have a federation policy, and passes on those that have one.
 
     Clients come and go with queues of their own. Without this check, each time would cost a search for links among all
@@ -216,26 +214,16 @@ class _Watcher(TopologyWatcher):
     """
 
     def __init__(self, host: BrokerHost) -> None:
-        super().__init__()
         self._host = host
 
-    def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
+    def exchange_changed(self, vhost: str, exchange: ExchangeRef) -> None:
         self._host.exchange_changed(vhost, exchange)
 
-    def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
-        self._host.exchange_changed(vhost, exchange)
-
-    def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_changed(self, vhost: str, queue: QueueRef) -> None:
         self._host.queue_changed(vhost, queue)
 
-    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
-        self._host.queue_changed(vhost, queue)
-
-    def binding_created(self, vhost: str, binding: Binding, by: str) -> None:
-        self._host.binding_changed(vhost, binding, 1)
-
-    def binding_deleted(self, vhost: str, binding: Binding, by: str) -> None:
-        self._host.binding_changed(vhost, binding, -1)
+    def binding_changed(self, vhost: str, source: ExchangeRef, binding: BindingRef, count: int) -> None:
+        self._host.binding_changed(vhost, source, binding, count)
 
     def policies_changed(self, vhost: str) -> None:
         self._host.definitions_changed()
@@ -248,28 +236,9 @@ def _set_problems(vhost: str, name: str, value: Any, by: str) -> list[str]:
     return upstreams.validate_upstream_set(name, value)
 
 
-def _wants_messages(queue: Queue) -> bool:
-    if queue.ready_count > 0:
-        return False
-    return any(consumer.priority >= 0 and consumer.is_ready() for consumer in queue.consumers)
-
-
-def _exchange_policy(vhost: VirtualHost, exchange: Exchange) -> Policy | None:
-    return _federation(vhost.policies.of_exchange(exchange.name))
-
-
-def _queue_policy(vhost: VirtualHost, queue: Queue) -> Policy | None:
-    return _federation(vhost.policies.of_queue(queue.name, queue.rules.queue_type))
-
-
-def _federation(policies: EffectivePolicy) -> Policy | None:
+def _federation(texts: list[str | None]) -> Policy | None:
     """Return the federation keys that are in effect, None when none of them is set."""
-    texts = [policies.maybe_text(key) for key in FEDERATION_KEYS]
     return Policy(*texts) if any(texts) else None
-
-
-def _local(binding: Binding) -> LocalBinding:
-    return LocalBinding(binding.routing_key, binding.arguments)
 
 
 def _json(value: object) -> Any:

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from warren.engine_view.permissions import INTERNAL_USER
 from warren.lake.parameter import COMPONENT, job_of_parameter
 from warren.lake.places import places_of
 from warren.links.host import Parameter
 from warren.links.lake_jobs import JOBS_MAX
 from warren.server.logs import get_logger
 from warren.server.management import Management
-from warren.vhosts.parameters import ParameterChange
-from warren.vhosts.topology_watcher import INTERNAL_USER
 
 log = get_logger("lake")
 
@@ -28,17 +27,17 @@ class LakeHost:
 
     def __init__(self, management: Management) -> None:
         self._management = management
-        self._broker = management.broker
+        self._view = management.view
         self._listeners: list[Callable[[], None]] = []
         self.places = management.settings.lake_places
         self._places = places_of(self.places)
         self.descriptors_below = management.descriptors.clients_below
-        self._broker.parameters.validators[COMPONENT] = self._problems
-        self._broker.parameters.listeners.append(self._parameter_changed)
+        self._view.parameters.validate_by(COMPONENT, self._problems)
+        self._view.parameters.watch(self._parameter_changed)
 
     def _problems(self, vhost: str, name: str, value: Any, by: str) -> list[str]:
         if by not in ("", INTERNAL_USER):
-            user = self._broker.access.get(by)
+            user = self._view.permissions.get(by)
             if user is None or "administrator" not in user.tags:
                 return [f'user "{by}" needs the tag administrator: a table writes files where the broker may']
         try:
@@ -70,7 +69,7 @@ class LakeHost:
 
     @property
     def node_name(self) -> str:
-        return self._broker.node_name()
+        return self._view.node_name()
 
     def now(self) -> float:
         return time.time()
@@ -79,7 +78,7 @@ class LakeHost:
         return self._management.stopping
 
     def parameters(self) -> Sequence[Parameter]:
-        found = self._broker.parameters.parameters(None, COMPONENT)
+        found = self._view.parameters.of(None, COMPONENT)
         return [Parameter(each.component, each.vhost, each.name, each.value) for each in found]
 
     def described(self, value: object) -> dict[str, str]:
@@ -92,7 +91,7 @@ class LakeHost:
     def subscribe(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
 
-    def _parameter_changed(self, change: ParameterChange) -> None:
+    def _parameter_changed(self) -> None:
         for listener in self._listeners:
             listener()
 

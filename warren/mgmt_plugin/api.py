@@ -37,7 +37,7 @@ class Api:
     def __init__(self, table: RouteTable, doorkeeper: Doorkeeper, management: Management, static: StaticFiles) -> None:
         self._table = table
         self._doorkeeper = doorkeeper
-        self._vhosts = management.broker.vhosts
+        self._vhosts = management.view.vhosts
         self._acting = Acting(management.clients, management.administer)
         self._static = static
 

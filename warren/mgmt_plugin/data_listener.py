@@ -26,8 +26,8 @@ class DataListener:
     def __init__(self, handlers: DataPortHandlers, tokens: DataTokens, management: Management) -> None:
         self._table = RouteTable(handlers.token_routes())
         self._tokens = tokens
-        self._access = management.broker.access
-        self._vhosts = management.broker.vhosts
+        self._access = management.view.permissions
+        self._vhosts = management.view.vhosts
         self._acting = Acting(management.clients, management.administer)
 
     async def respond(self, request: Request) -> Response:

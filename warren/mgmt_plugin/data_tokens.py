@@ -26,9 +26,9 @@ from typing import Final
 
 import msgspec
 
-from warren.channels.access import AccessControl
 from warren.mgmt_plugin.http.server import HttpError, Request
 from warren.server.errors import StartError
+from warren.server.logins.authenticator import Users
 
 TTL_MAX_S: Final = 24 * 3600
 TOKEN_BYTES_MAX: Final = 4096
@@ -50,7 +50,7 @@ class Grant(msgspec.Struct):
 class DataTokens:
     """Makes tokens, and looks at them."""
 
-    def __init__(self, key: bytes, users: AccessControl, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, key: bytes, users: Users, clock: Callable[[], float] = time.time) -> None:
         self._key = key
         self._users = users
         self._clock = clock

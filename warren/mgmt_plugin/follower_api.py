@@ -26,7 +26,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from warren.channels.access import AccessControl
+from warren.engine_view.permissions import Permissions
 from warren.mgmt_plugin import audit
 from warren.mgmt_plugin.follower_chunks import is_for_chunks, maybe_chunks
 from warren.mgmt_plugin.http.forwarding import forward
@@ -65,7 +65,7 @@ class FollowerApi:
 
     def __init__(self, following: Following) -> None:
         self._following = following
-        self._access = AccessControl(_nothing)
+        self._access = Permissions.of_records()
         settings = following.settings
         hosts = {name.strip().lower() for name in settings.http_hosts.split(",") if name.strip()}
         hosts |= {endpoint.host for endpoint in (settings.http, settings.https) if endpoint is not None}
@@ -154,7 +154,7 @@ class FollowerApi:
         return await forward(request, passage.sock)
 
     async def _identify(self, request: Request) -> Operator:
-        self._access.users = self._following.users()
+        self._access.replace_users(self._following.users())
         operator = await self._doorkeeper.identify(request)
         request.identified(operator.name)
         return operator
@@ -212,10 +212,6 @@ def _need(allowed: bool, access: Access) -> None:
 
 def _json(document: dict[str, Any]) -> Response:
     return Response(200, msgspec.json.encode(document))
-
-
-def _nothing() -> None:
-    """Do nothing: a follower does not report changes."""
 
 
 def _keep(_record: UserPut) -> None:

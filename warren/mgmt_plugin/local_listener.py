@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
-from warren.channels.access import AccessControl
+from warren.engine_view.permissions import INTERNAL_USER, Permissions
 from warren.mgmt_plugin.api import carry_out
 from warren.mgmt_plugin.http.server import HttpError, Request, Response
 from warren.mgmt_plugin.operators import Operator
@@ -24,7 +24,6 @@ from warren.mgmt_plugin.routes import Acting, Call, Handlers, Route, RouteTable,
 from warren.server.local_http import LocalHttp
 from warren.server.management import Management
 from warren.vhosts.metadata import PermissionPut, UserPut
-from warren.vhosts.topology_watcher import INTERNAL_USER
 
 _DATA: Final = "/api/warren/data/{vhost}/{queue}"
 _DRAIN: Final = "/api/warren/drains/{vhost}/{queue}/{consumer}"
@@ -48,7 +47,7 @@ class LocalListener:
         self._table = RouteTable(_allowed(handlers))
         assert len(self._table.routes) == len(PATHS)
         self._local = local
-        self._vhosts = management.broker.vhosts
+        self._vhosts = management.view.vhosts
         self._acting = Acting(management.clients, management.administer)
 
     async def respond(self, request: Request) -> Response:
@@ -78,9 +77,7 @@ def _allowed(handlers: Iterable[Handlers]) -> Iterator[Route]:
 
 
 @lru_cache(maxsize=128)
-def _access_to(vhost: str) -> AccessControl:
-    """Return an access control that knows one user, the broker itself, in one vhost."""
-    found = AccessControl(lambda: None)
-    found.users[INTERNAL_USER] = UserPut(INTERNAL_USER, "", "", _TAGS)
-    found.apply(PermissionPut(INTERNAL_USER, vhost, "", "", ".*"))
-    return found
+def _access_to(vhost: str) -> Permissions:
+    """Return permissions of one user, the broker itself, in one vhost."""
+    user = UserPut(INTERNAL_USER, "", "", _TAGS)
+    return Permissions.of_records(user, PermissionPut(INTERNAL_USER, vhost, "", "", ".*"))

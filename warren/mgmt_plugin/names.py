@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
 from hashlib import sha256
 from typing import Final
 
@@ -11,8 +10,6 @@ from warren.engine_view.engine_view import EngineView
 from warren.engine_view.refs import ConnectionRef, QueueRef
 from warren.mgmt_plugin.listing import MANY, in_order
 from warren.mgmt_plugin.routes import Call, not_found
-from warren.queues.queue import Queue
-from warren.vhosts.virtual_host import VirtualHost
 
 DEFAULT_NAME: Final = "amq.default"
 
@@ -34,16 +31,6 @@ def exchange_name(given: str) -> str:
 # --- what a user may see ----------------------------------------------------------------------------------------------
 
 
-def visible_vhosts(call: Call) -> Iterator[VirtualHost]:
-    """Yield the vhost of the path, or those that the user may see, in the order of their names."""
-    vhosts = call.vhosts
-    only = call.params.get("vhost")
-    sees_all = only is not None or call.operator.is_monitor
-    for name in sorted(vhosts) if only is None else [only]:
-        if sees_all or call.operator.may_enter(name):
-            yield vhosts[name]
-
-
 def visible_vhost_names(call: Call) -> list[str]:
     """Return the name of the vhost of the path, or those of the vhosts that the user may see, in order."""
     only = call.params.get("vhost")
@@ -57,14 +44,14 @@ async def visible_queues(call: Call, view: EngineView) -> list[QueueRef]:
     """Return the queues that the user may see, by vhost and name; not to be changed."""
     vhosts = visible_vhost_names(call)
     if len(vhosts) == 1:
-        return await sorted_queue_refs(call, view, vhosts[0])
+        return await sorted_queues(call, view, vhosts[0])
     found: list[QueueRef] = []
     for vhost in vhosts:
-        found += await sorted_queue_refs(call, view, vhost)
+        found += await sorted_queues(call, view, vhost)
     return found
 
 
-async def sorted_queue_refs(call: Call, view: EngineView, vhost: str) -> list[QueueRef]:
+async def sorted_queues(call: Call, view: EngineView, vhost: str) -> list[QueueRef]:
     """Return the queues of a vhost in the order of their names, sorted in pieces; not to be changed."""
     queues = view.queues
     found = queues.maybe_sorted(vhost, MANY)
@@ -78,55 +65,36 @@ async def sorted_queue_refs(call: Call, view: EngineView, vhost: str) -> list[Qu
     return found
 
 
-async def sorted_queues(call: Call, vhost: VirtualHost) -> list[Queue]:
-    """Return the queues of a vhost in the order of their names, sorted in pieces; not to be changed."""
-    if len(vhost.queues) > MANY and not vhost.has_sorted_queues():
-        await call.request.begin_work()
-    if len(vhost.queues) <= MANY or vhost.has_sorted_queues():
-        return vhost.sorted_queues()
-    version = int(vhost.topology_version)
-    found = await in_order(list(vhost.queues.values()), lambda queue: queue.name)
-    vhost.keep_sorted(found, version)
-    return found
-
-
 def visible_connections(call: Call, view: EngineView) -> list[ConnectionRef]:
     """Return the client connections that the user may see: a monitor all, others their own, of a vhost if asked."""
     own = None if call.operator.is_monitor else call.operator.name
     return view.connections.known(user=own, vhost=call.params.get("vhost"))
 
 
-def the_vhost(call: Call) -> VirtualHost:
-    """Return the vhost of the path."""
-    vhost = call.vhosts.get(call.params["vhost"])
-    if vhost is None:
-        raise not_found()
-    return vhost
-
-
-def the_queue(call: Call) -> Queue:
-    """Return the queue of the path, to describe it: what lists show of a queue they show of every queue.
+def the_vhost(call: Call) -> str:
+    """Return the name of the vhost of the path.
 
     Raises:
-        HttpError: 404.
+        HttpError: 404, it was deleted meanwhile.
     """
-    queue = the_vhost(call).queues.get(call.params["queue"])
-    if queue is None:
+    if call.params["vhost"] not in call.vhosts:
         raise not_found()
-    return queue
+    return call.params["vhost"]
 
 
-def the_shared_queue(call: Call) -> Queue:
-    """Return the queue of the path, to look at its messages or to change it: none that belongs to a connection.
+def the_shared_queue(call: Call, view: EngineView) -> QueueRef:
+    """Return the queue of the path, to look at its messages or to change it, and not one of a connection.
 
     Raises:
         HttpError: 404. ChannelException: 405, it is exclusive to a connection.
     """
-    return the_vhost(call).queue(the_queue(call).name, None)
+    queue = the_queue(call, view)
+    view.queues.check_shared(queue)
+    return queue
 
 
-def the_queue_ref(call: Call, view: EngineView) -> QueueRef:
-    """Return the queue of the path, to describe it.
+def the_queue(call: Call, view: EngineView) -> QueueRef:
+    """Return the queue of the path, to describe it: what lists show of a queue they show of every queue.
 
     Raises:
         HttpError: 404.
@@ -135,8 +103,3 @@ def the_queue_ref(call: Call, view: EngineView) -> QueueRef:
     if queue is None:
         raise not_found()
     return queue
-
-
-def is_shared(queue: Queue) -> bool:
-    """Tell whether `queue` is not exclusive to a connection."""
-    return queue.owner is None

@@ -34,9 +34,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from warren.channels.access import AccessControl
+from warren.engine_view.permissions import Permissions
 from warren.mgmt_plugin.http.server import HttpError, Request
-from warren.server.logins.authenticator import Authenticator
+from warren.server.logins.authenticator import Authenticator, Users
 from warren.server.logs import get_logger
 from warren.server.network.peer_address import is_loopback
 from warren.vhosts.metadata import UserPut
@@ -61,7 +61,7 @@ class Operator:
 
     name: str
     tags: tuple[str, ...]
-    access: AccessControl
+    access: Permissions
 
     @property
     def is_administrator(self) -> bool:
@@ -81,7 +81,7 @@ class Operator:
 
     def may_enter(self, vhost: str) -> bool:
         """Tell whether the user has permissions in `vhost`."""
-        return (self.name, vhost) in self.access.permissions
+        return self.access.may_enter(self.name, vhost)
 
     def may_see(self, vhost: str) -> bool:
         """Tell whether the user may see the content of `vhost`."""
@@ -126,7 +126,7 @@ class Sessions:
             self._forget(oldest)
         return identifier, session
 
-    def maybe_find(self, identifier: str, users: AccessControl) -> OperatorSession | None:
+    def maybe_find(self, identifier: str, users: Users) -> OperatorSession | None:
         """Return the session, if it has not ended, and renew it."""
         key = _digest(identifier)
         session = self._sessions.get(key)
@@ -159,7 +159,7 @@ class Sessions:
 class Doorkeeper:
     """Identifies the user of a request."""
 
-    def __init__(self, access: AccessControl, authenticator: Authenticator, hosts: frozenset[str]) -> None:
+    def __init__(self, access: Permissions, authenticator: Authenticator, hosts: frozenset[str]) -> None:
         self._access = access
         self._authenticator = authenticator
         self._hosts = hosts | {"localhost", socket.gethostname().lower()}

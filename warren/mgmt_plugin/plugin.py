@@ -128,12 +128,12 @@ class Services:
         view, messages = management.view, management.messages
         self.statistics = Statistics(view, partial(node_row, management.reactor, view, messages, data_dir))
         self.metrics = Metrics(management, doorkeeper, traffic, links)
-        self.transfers = Transfers(management.broker, management.settle)
+        self.transfers = Transfers(view)
         self.stages = Stages(management, data_dir)
         self.snapshots = Snapshots(management, data_dir)
         self.drains = Drains(management)
         self.backups = Backups(management)
-        self.tokens = DataTokens(_token_key(management.settings), management.broker.access)
+        self.tokens = DataTokens(_token_key(management.settings), view.permissions)
 
 
 def _token_key(settings: Settings) -> bytes:
@@ -145,9 +145,8 @@ def _token_key(settings: Settings) -> bytes:
 
 def handlers_of(management: Management, services: Services, nursery: trio.Nursery) -> tuple[Handlers, ...]:
     """Make the handlers, in the order of `HANDLERS`. Their routes can touch only the arguments given here."""
-    broker, view, settings, settle = management.broker, management.view, management.settings, management.settle
-    statistics, log, listening = services.statistics, broker.log, management.listening
-    sources = Sources(log, settle, services.drains)
+    view, settings, settle = management.view, management.settings, management.settle
+    statistics, listening = services.statistics, management.listening
     made = (
         OverviewHandlers(view, statistics, listening, management.cluster),
         AttentionHandlers(view, statistics),
@@ -159,36 +158,36 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         QueueHandlers(view, statistics),
         ConsumerHandlers(view, statistics),
         ExchangeHandlers(view, statistics),
-        MessageHandlers(settings.limits.max_message_bytes),
-        BrowsingHandlers(broker, statistics, settle),
-        TransferHandlers(services.transfers, management.tasks, nursery),
-        QueueOperationHandlers(settle),
+        MessageHandlers(view, settings.limits.max_message_bytes),
+        BrowsingHandlers(view, statistics),
+        TransferHandlers(view, services.transfers, management.tasks, nursery),
+        QueueOperationHandlers(view),
         TopologyHandlers(view, statistics),
-        SearchHandlers(view, broker.access.users),
+        SearchHandlers(view),
         StoreHandlers(view, management.messages, management.reactor),
-        DamageHandlers(broker, management.messages, management.settle),
-        AskedRouteHandlers(),
-        StreamHandlers(log, settle),
-        MqttHandlers(broker, settle, management.commit),
-        SuperStreamHandlers(),
+        DamageHandlers(view.damage, management.messages),
+        AskedRouteHandlers(view),
+        StreamHandlers(view),
+        MqttHandlers(view, settle, management.commit),
+        SuperStreamHandlers(view),
         DataPortHandlers(
-            sources,
+            Sources(view, services.drains),
             services.snapshots,
             settings.data_dir.resolve() / MESSAGES,
             list if management.replication is None else management.replication.readers,
         ),
-        DataTokenHandlers(services.tokens, listening),
-        SnapshotHandlers(services.snapshots, log, nursery),
-        DrainHandlers(services.drains, log),
+        DataTokenHandlers(view, services.tokens, listening),
+        SnapshotHandlers(view, services.snapshots, nursery),
+        DrainHandlers(view, services.drains),
         StageHandlers(services.stages),
         BackupHandlers(services.backups, nursery),
         VhostHandlers(view, statistics),
-        UserHandlers(broker.access),
+        UserHandlers(view.permissions),
         PolicyHandlers(view),
         ParameterHandlers(view),
         LinkHandlers(services.links, view.parameters, management.held_links),
-        DefinitionHandlers(view, broker, settle, management.commit),
-        SessionHandlers(services.doorkeeper, broker.access),
+        DefinitionHandlers(view, management.importer, management.commit),
+        SessionHandlers(services.doorkeeper, view.permissions),
         MetricsHandlers(services.metrics),
         DocumentHandlers(tuple(all_routes())),
     )
@@ -256,14 +255,13 @@ class ManagementPlugin:
             StartError: a port cannot be opened.
         """
         settings = management.settings
-        broker = management.broker
         tasks = management.tasks
         begin = tasks.begin
         below = management.descriptors.http_below
         hosts = {name.strip().lower() for name in settings.http_hosts.split(",") if name.strip()}
         hosts |= {settings.http.host} if settings.http is not None else set()
         hosts |= {settings.https.host} if settings.https is not None else set()
-        doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset(hosts))
+        doorkeeper = Doorkeeper(management.view.permissions, management.authenticator, frozenset(hosts))
         load = Load(settings.limits.max_message_bytes + BESIDE_BYTES, management.descriptors.http_max)
         services = Services(management, doorkeeper=doorkeeper, traffic=load.traffic, links=self._links)
         opened: list[Listening] = []

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
@@ -24,13 +24,13 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from warren.amqp.errors import NOT_ALLOWED, ConnectionException
+from warren.engine_view.permissions import Rights
 from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits, JsonGauge, TooMuch
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import LOOK_BYTES, HttpError, Request, Response
 from warren.mgmt_plugin.operators import Operator
 from warren.server.direct_clients import DirectClient, DirectClients
 from warren.vhosts.metadata import MetadataChange
-from warren.vhosts.virtual_host import VirtualHost
 
 QUERY_FIELDS_MAX: Final = 100
 
@@ -60,12 +60,14 @@ class Acting:
 
 @dataclass(slots=True)
 class Call:
-    """One request on its way through a handler. `params` are the decoded parts of the path, `vhosts` all there are."""
+    """One request on its way through a handler. `params` are the decoded parts of the path, `vhosts` the names
+    of all there are.
+    """
 
     request: Request
     params: dict[str, str]
     operator: Operator
-    vhosts: Mapping[str, VirtualHost]
+    vhosts: Collection[str]
     acting: Acting
     query: dict[str, str] = field(default_factory=dict)
     limits: BodyLimits = ORDINARY
@@ -78,22 +80,30 @@ class Call:
         """
         return self.acting.clients.open(self.operator.name, self.params["vhost"])
 
+    def rights(self) -> Rights:
+        """Return what the user may do in the vhost of the path.
+
+        Raises:
+            ConnectionException: 530, the user may not enter it.
+        """
+        vhost = self.params["vhost"]
+        rights = self.operator.access.maybe_rights(self.operator.name, vhost)
+        if rights is None:
+            raise ConnectionException(NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{self.operator.name}'")
+        return rights
+
     def authorize(self, action: int, kind: str, name: str) -> None:
         """Make sure that the user may do `action` on the `kind` (exchange or queue) called `name`, as over AMQP.
 
         Raises:
             ChannelException: 403. ConnectionException: 530, the user may not enter the vhost.
         """
-        vhost = self.params["vhost"]
-        principal = self.operator.access.maybe_principal(self.operator.name, vhost)
-        if principal is None:
-            raise ConnectionException(NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{self.operator.name}'")
-        principal.authorize(action, kind, name)
+        self.rights().authorize(action, kind, name)
 
     def may(self, action: int, name: str) -> bool:
         """Tell whether the user may do `action` on the exchange or queue called `name`."""
-        principal = self.operator.access.maybe_principal(self.operator.name, self.params["vhost"])
-        return principal is not None and principal.may(action, name)
+        rights = self.operator.access.maybe_rights(self.operator.name, self.params["vhost"])
+        return rights is not None and rights.may(action, name)
 
     async def administer(self, change: MetadataChange, *, validates: bool = False) -> None:
         """Apply an administrative change that the user asked for, and wait for its commit.

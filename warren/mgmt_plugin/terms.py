@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.properties import BasicProperties
 from warren.mgmt_plugin.routes import bad_request
 from warren.server import json_tables
@@ -48,19 +48,6 @@ def exchange_to_json(vhost: str, declared: ExchangeDeclaration) -> dict[str, Any
         "durable": declared.durable,
         "auto_delete": declared.auto_delete,
         "internal": declared.internal,
-        "arguments": table_to_json(declared.arguments),
-    }
-
-
-def queue_to_json(vhost: str, queue_type: str, declared: QueueDeclaration) -> dict[str, Any]:
-    """Return the declaration of a queue, and the type that follows from it."""
-    return {
-        "name": text(declared.name),
-        "vhost": vhost,
-        "type": queue_type,
-        "durable": declared.durable,
-        "auto_delete": declared.auto_delete,
-        "exclusive": declared.exclusive,
         "arguments": table_to_json(declared.arguments),
     }
 

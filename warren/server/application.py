@@ -353,7 +353,7 @@ class Application:
             self._authenticator,
             self._messages,
             self._reactor,
-            DirectClients(self._broker, self._settle),
+            DirectClients(self._broker.open_direct, self._settle),
             self._settle,
             self._health,
             self._tls,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import trio
 
@@ -18,20 +18,30 @@ from warren.amqp import methods as m
 from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
 from warren.amqp.properties import BasicProperties
-from warren.channels.broker import Broker
 from warren.channels.commit_check import CommitCheck
-from warren.channels.direct_session import DirectSession, Got, Publish, Published, StagedPublishes
+from warren.channels.direct_session import DirectSession, Publish, StagedPublishes
+from warren.channels.direct_session import Got as Got
+from warren.channels.direct_session import Published as Published
 from warren.channels.transaction import commit_checked
+from warren.queues.long_work import Steps
 
 SHORT_TEXT_BYTES_MAX: Final = 255
+STEPS_AT_ONCE: Final = 4096  # of a check, without giving way
+
+
+class Checked(NamedTuple):
+    """How many messages of a transaction reach no queue, and a queue without room for its messages: vhost and name."""
+
+    unroutable: int
+    full_queue: tuple[str, str] | None
 
 
 class DirectClients:
-    """Opens clients of one broker. `settle` lets the engine finish its turn."""
+    """Opens clients of one broker, by its `open_direct`. `settle` lets the engine finish its turn."""
 
-    def __init__(self, broker: Broker, settle: Callable[[], None]) -> None:
-        self.broker = broker
-        self.settle = settle
+    def __init__(self, open_direct: Callable[[str, str], DirectSession], settle: Callable[[], None]) -> None:
+        self._open_direct = open_direct
+        self._settle = settle
 
     def open(self, user: str, vhost: str) -> DirectClient:
         """Return a client that acts for `user` in `vhost`; use it as a context manager.
@@ -39,7 +49,7 @@ class DirectClients:
         Raises:
             ConnectionException: 530, the vhost does not exist, or the user may not enter it.
         """
-        return DirectClient(self.broker.open_direct(user, vhost), self.settle)
+        return DirectClient(self._open_direct(user, vhost), self._settle)
 
 
 class DirectClient:
@@ -112,9 +122,11 @@ class DirectClient:
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
-    async def begin_transaction(self) -> None:
-        """Make staged messages wait for `commit` from now on."""
+    async def begin_transaction(self, *, is_announced: bool = True) -> None:
+        """Make staged messages wait for `commit` from now on; traces and spans tell of them if `is_announced`."""
         await self.call(m.TxSelect())
+        if not is_announced:
+            self.session.tell_nobody()
 
     async def put(self, publishes: bytes) -> None:
         """Publish staged messages; waits while publishers are blocked.
@@ -129,23 +141,40 @@ class DirectClient:
         if self._peer.answers:
             await self.reply()  # raises: a staged message is answered only with an error
 
-    def commit(self, check: CommitCheck, note: Callable[[], None]) -> None:
-        """Begin to commit the transaction if `check` lets it pass; see `committed`.
+    def staged(self, known: list[str], most: int) -> tuple[int, list[str]]:
+        """Return how many messages wait for `commit`, and the first `most` of the exchanges `known` and theirs."""
+        assert self.session.transaction is not None
+        publishes = self.session.transaction.publishes
+        found = dict.fromkeys(known)
+        for each in publishes:
+            if len(found) >= most:
+                break
+            found[each.exchange.name] = None
+        return len(publishes), list(found)
 
-        `note` is logged in the same frame as the transaction. A commit to very many queues takes several turns.
-        """
-        if self.session.is_open():
-            assert not self.session.commands and not self._peer.paused
-            commit_checked(self.session, check, note)
-            self._settle()
+    async def try_out(self, *, mandatory: bool) -> Checked:
+        """Return what a commit would come to; the transaction stays as it is."""
+        assert self.session.transaction is not None
+        check = CommitCheck(mandatory=mandatory)
+        while not check.go_on(self.session.transaction.publishes, Steps(STEPS_AT_ONCE)):
+            await trio.lowlevel.checkpoint()
+        return _checked(check)
 
-    async def committed(self) -> bool:
-        """Wait until the commit is written, as a client's tx.commit does; False: the check did not pass.
+    async def commit(self, note: Callable[[int], None], *, mandatory: bool) -> Checked | None:
+        """Commit the transaction, and wait until it is written, as a client's tx.commit does; else return why not.
+
+        `note` is called with the number of unroutable messages, and logged in the same frame as the transaction. A
+        commit to very many queues takes several turns.
 
         Raises:
             ChannelException, ConnectionException: it was refused; `note` was not done.
         """
-        return isinstance(await self.reply(), m.TxCommitOk)
+        check = CommitCheck(mandatory=mandatory)
+        if self.session.is_open():
+            assert not self.session.commands and not self._peer.paused
+            commit_checked(self.session, check, lambda: note(int(check.unroutable)))
+            self._settle()
+        return None if isinstance(await self.reply(), m.TxCommitOk) else _checked(check)
 
     def close(self) -> None:
         """End the session; unacked messages return to their queue."""
@@ -164,6 +193,11 @@ class DirectClient:
         if self.session.commands:
             self.session.go_on()
             self._settle()
+
+
+def _checked(check: CommitCheck) -> Checked:
+    queue = check.full_queue
+    return Checked(int(check.unroutable), None if queue is None else (queue.vhost_name, queue.name))
 
 
 def _check_texts(command: Any) -> None:

@@ -37,6 +37,7 @@ from warren.vhosts.metadata import MetadataChange, UserPut
 
 if TYPE_CHECKING:
     from warren.engine_view.engine_view import EngineView
+    from warren.server.definitions.apply import Importer
 
 # A loopback address apart from the one that local clients use: a link that keeps trying a wrong password uses up the
 # attempts of links, not those of clients on this machine.
@@ -139,6 +140,13 @@ class Management:
 
             self._view = EngineView(self.broker, self.settle)
         return self._view
+
+    @property
+    def importer(self) -> Importer:
+        """The import of definitions into this broker."""
+        from warren.server.definitions.apply import Importer
+
+        return Importer(self.broker, self.settle)
 
     async def administer(self, change: MetadataChange, by: str) -> None:
         """Apply an administrative change that the user `by` requested, and wait until it is durable.

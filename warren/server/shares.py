@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from warren.channels.access import AccessControl
+from warren.server.logins.authenticator import Users
 
 ADMINISTRATOR: Final = "administrator"
 
@@ -22,14 +22,14 @@ class Quota:
     total: int
     of_user: int
 
-    def maybe_refusal(self, what: str, access: AccessControl, user: str, has: int, all_have: int, more: int = 1) -> str:
+    def maybe_refusal(self, what: str, users: Users, user: str, has: int, all_have: int, more: int = 1) -> str:
         """Return why `user`, who `has` some of the `all_have` in use, cannot have `more`; "" if that is possible.
 
         `what` names them: ``snapshots``.
         """
         if has + more > self.of_user:
             return f"user '{user}' has {has} {what}, of at most {self.of_user}"
-        record = access.get(user)
+        record = users.get(user)
         if all_have + more > self.total and (record is None or ADMINISTRATOR not in record.tags):
             return f"there are {all_have} {what}, of at most {self.total}"
         return ""

@@ -110,7 +110,7 @@ def test_a_transaction_of_the_broker_itself_has_no_limit() -> None:
     harness = Harness(transaction_max_bytes=1)
     harness.channel().declare("q")
 
-    clients = DirectClients(harness.broker, harness.settle)
+    clients = DirectClients(harness.broker.open_direct, harness.settle)
 
     async def fill() -> int:
         with clients.open(USER, "/") as direct:

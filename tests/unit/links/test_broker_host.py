@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from warren.amqp import methods as m
 from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
+from warren.engine_view.engine_view import EngineView
 from warren.links.broker_host import DEMAND_EVERY_S, BrokerHost
 from warren.links.host import Host, LocalBinding, LocalExchange, LocalQueue, Policy
 from warren.server.management import CommitTimeout, Management
@@ -35,7 +36,7 @@ class Administration:
     """Stands in for `Management`, over an engine without a loop. `problem` is raised instead of a change."""
 
     def __init__(self, harness: Harness) -> None:
-        self.broker = harness.broker
+        self.view = EngineView(harness.broker, harness.settle)
         self.internal_password = b"secret"
         self.changes: list[tuple[MetadataChange, str]] = []
         self.problem: Exception | None = None
@@ -46,7 +47,7 @@ class Administration:
         if self.problem is not None:
             raise self.problem
         self.changes.append((change, by))
-        self.broker.administer(change, by)
+        self._harness.broker.administer(change, by)
         self._harness.settle()
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from engine_harness import USER, Harness
 
+from warren.engine_view.engine_view import EngineView
 from warren.links.lake_host import LakeHost
 from warren.links.lake_jobs import JOBS_MAX
 from warren.server.descriptors import UNLIMITED
@@ -23,7 +24,7 @@ class Administration:
     """Stands in for `Management`, over an engine without a loop."""
 
     def __init__(self, harness: Harness, places: str) -> None:
-        self.broker = harness.broker
+        self.view = EngineView(harness.broker, harness.settle)
         self.settings = Settings(lake_places=places)
         self.descriptors = UNLIMITED
         self.local_http = LocalHttp()

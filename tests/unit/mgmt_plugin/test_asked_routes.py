@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import math
 import sys
-from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
@@ -14,21 +12,15 @@ from engine_harness import Harness
 
 from warren.amqp.field_table import encode_table
 from warren.amqp.properties import BasicProperties
-from warren.mgmt_plugin.http import scheduler
-from warren.mgmt_plugin.resources import asked_routes
-from warren.mgmt_plugin.resources.asked_routes import SHOWN_MAX, Way
+from warren.engine_view import routing
+from warren.engine_view.refs import ExchangeRef
+from warren.engine_view.routing import SHOWN_MAX, Way
 
 # A key and a header that every binding of the type below lets through.
 KEY = "a.b"
 PROPERTIES = BasicProperties()
 PROPERTIES.headers = encode_table({"h": 1})
 HEADER = b"\x00\x3c\x00\x00" + bytes(8) + PROPERTIES.encode()
-
-
-@pytest.fixture(autouse=True)
-def endless_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work does not depend on how fast the machine is."""
-    monkeypatch.setattr(scheduler, "_until_s", ContextVar("until", default=math.inf))
 
 
 def bindings_of(kind: str, count: int) -> list[tuple[str, bytes]]:
@@ -52,8 +44,8 @@ def bench(kind: str, count: int, queues: int = 1) -> Harness:
 
 def asked(harness: Harness) -> Way:
     way = Way(harness.vhost, KEY, HEADER)
-    with pytest.raises(StopIteration):  # it gives way to nobody
-        way.follow(harness.vhost.exchanges["e"]).send(None)
+    for _ in way.follow(ExchangeRef(harness.vhost.exchanges["e"])):
+        pass
     return way
 
 
@@ -102,11 +94,11 @@ def test_the_answer_is_bounded_and_says_how_much_there_is() -> None:
 
 
 def test_work_ends_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked_routes, "WORK_MAX", 20)
+    monkeypatch.setattr(routing, "WORK_MAX", 20)
     way = asked(bench("headers", 100, 2))
     assert not way.complete and way.count == 1
 
 
 def test_one_of_many_bindings_is_named_once_for_its_key() -> None:
     way = asked(bench("topic", 30, 2))
-    assert [(step["destination"], step["routing_key"]) for step in way.steps] == [("q0", "#"), ("q1", "#")]
+    assert [(step.destination, step.routing_key) for step in way.steps] == [("q0", "#"), ("q1", "#")]

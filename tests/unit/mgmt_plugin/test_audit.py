@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from unit.mgmt_plugin.http_peers import conversation, memory_pair, parsed, received
 
-from warren.channels.access import AccessControl
+from warren.engine_view.permissions import Permissions
 from warren.mgmt_plugin.api import Api
 from warren.mgmt_plugin.http import server as http_module
 from warren.mgmt_plugin.http.server import BodyBudget, HttpError, Request, Response
@@ -62,13 +62,13 @@ class Changes:
         table = RouteTable(
             Route("POST", f"/api/{name}", Access.ADMINISTRATOR, getattr(self, name), name) for name in names
         )
-        operator = Operator("bob", ("administrator",), AccessControl(lambda: None))
+        operator = Operator("bob", ("administrator",), Permissions.of_records())
 
         async def identify(request: Request) -> Operator:
             return operator
 
         doorkeeper = cast(Doorkeeper, SimpleNamespace(identify=identify))
-        management = SimpleNamespace(broker=SimpleNamespace(vhosts={}), clients=None, administer=None)
+        management = SimpleNamespace(view=SimpleNamespace(vhosts={}), clients=None, administer=None)
         return Api(table, doorkeeper, cast(Management, management), StaticFiles())
 
 

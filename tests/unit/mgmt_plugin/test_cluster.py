@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import trio
 
-from warren.channels.access import AccessControl
+from warren.engine_view.permissions import Permissions
 from warren.mgmt_plugin.http.server import HttpError, Request
 from warren.mgmt_plugin.metrics.election import election_metrics
 from warren.mgmt_plugin.operators import Operator
@@ -32,7 +32,7 @@ def ask(check: str, status: Callable[[], dict[str, Any]] | None, node: str = "",
     handlers = ClusterHandlers("a", lambda: health, status)
     route, params = table_of([handlers]).find("GET", f"/api/health/checks/{check}")
     request = Request("GET", "", "", {}, "127.0.0.1", False, no_body, node=node)
-    operator = Operator("someone", (), AccessControl(lambda: None))
+    operator = Operator("someone", (), Permissions.of_records())
     return trio.run(route.handler, Call(request, params, operator, {}, cast(Acting, None)))
 
 
@@ -112,7 +112,7 @@ def test_a_command_about_a_node_that_there_is_not_is_not_found(command: str, nod
 
     route, params = table_of([handlers]).find("POST", f"/api/cluster/{command}")
     request = Request("POST", "", "", {}, "127.0.0.1", False, body)
-    operator = Operator("someone", ("administrator",), AccessControl(lambda: None))
+    operator = Operator("someone", ("administrator",), Permissions.of_records())
     with pytest.raises(HttpError, match=f"not {node}") as refused:
         trio.run(route.handler, Call(request, params, operator, {}, cast(Acting, None)))
     assert refused.value.status == status
@@ -134,7 +134,7 @@ def test_a_leader_is_ready_while_it_may_serve_and_live_in_any_state() -> None:
         handlers = ClusterHandlers("a", lambda: full, None, cast(Replication | None, replication))
         route, params = table_of([handlers]).find("GET", path)
         request = Request("GET", "", "", {}, "127.0.0.1", False, no_body)
-        operator = Operator("", (), AccessControl(lambda: None))
+        operator = Operator("", (), Permissions.of_records())
         return trio.run(route.handler, Call(request, params, operator, {}, cast(Acting, None)))
 
     for replication in (None, Leading(True)):

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 import trio
 
-from warren.channels.access import AccessControl
 from warren.engine_view.parameters import Parameters
+from warren.engine_view.permissions import Permissions
 from warren.mgmt_plugin.http.server import HttpError, Request
 from warren.mgmt_plugin.operators import Operator
 from warren.mgmt_plugin.plugin import HANDLERS, table_of
@@ -43,7 +43,7 @@ def asked(*handlers: Handlers, method: str, path: str, changes: list[MetadataCha
         made.append(change)
 
     route, params = table_of(handlers).find(method, path)
-    access = AccessControl(lambda: None)
+    access = Permissions.of_records()
     request = Request(method, path, "", {}, "127.0.0.1", False, no_body)
     acting = Acting(cast(DirectClients, None), administer)
     call = Call(request, params, Operator("someone", ("administrator",), access), {}, acting)

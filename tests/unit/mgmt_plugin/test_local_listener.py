@@ -39,8 +39,8 @@ class Place:
 
     def __init__(self) -> None:
         self.echo, self.local = Echo(), LocalHttp()
-        broker = SimpleNamespace(vhosts={"/": None, "other": None})
-        management = SimpleNamespace(broker=broker, clients=None, administer=None)
+        view = SimpleNamespace(vhosts={"/": None, "other": None})
+        management = SimpleNamespace(view=view, clients=None, administer=None)
         self.listener = LocalListener([self.echo], self.local, cast(Any, management))
         self.users: list[str] = []
 

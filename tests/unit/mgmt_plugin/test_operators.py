@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from warren.channels.access import AccessControl
+from warren.engine_view.permissions import Permissions
 from warren.mgmt_plugin import operators
 from warren.mgmt_plugin.http.server import HttpError, Request
 from warren.mgmt_plugin.operators import (
@@ -52,7 +53,7 @@ class Door:
             self.access.apply(UserPut(name, f"hash {number}", "scrypt", ("management",)))
         self.authenticator = FakeAuthenticator()
         hosts = frozenset({"broker.example"})
-        self.keeper = Doorkeeper(self.access, cast(Authenticator, self.authenticator), hosts)
+        self.keeper = Doorkeeper(Permissions(self.access), cast(Authenticator, self.authenticator), hosts)
 
     def identify(self, method: str = "GET", **headers: str) -> Operator:
         """Return the operator of a request with these headers (underscores for hyphens)."""
@@ -415,7 +416,7 @@ def test_tags_say_what_one_is(
 ) -> None:
     access = AccessControl(lambda: None)
     access.apply(PermissionPut("alice", "mine", "", "", ""))
-    operator = Operator("alice", tags, access)
+    operator = Operator("alice", tags, Permissions(access))
     assert (operator.is_manager, operator.is_policymaker) == (manager, policymaker)
     assert (operator.is_monitor, operator.is_administrator) == (monitor, administrator)
     assert operator.may_enter("mine") and operator.may_see("mine")

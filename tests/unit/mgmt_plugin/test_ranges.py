@@ -16,11 +16,12 @@ from engine_harness import publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.resources.data_port import _cut_off, answer_of
 from warren.mgmt_plugin.resources.ranges import StreamRanges, Wanted
 from warren.msgstore.log.columns import Piece
-from warren.queues.offset_queue import OffsetQueue
 from warren.streams.stream import Stream
 
 EVERYTHING = Wanted(True, True)
@@ -50,7 +51,7 @@ class Streams:
 
     @property
     def ranges(self) -> StreamRanges:
-        return StreamRanges(self.harness.broker.log, self.harness.settle, self.stream)
+        return StreamRanges(EngineView(self.harness.broker, self.harness.settle), QueueRef(self.stream))
 
     def publish(self, first: int, end: int) -> None:
         self.publisher.feed(b"".join(publish_frames("", "s", b"%d" % number) for number in range(first, end)))
@@ -229,7 +230,7 @@ class LargeChunks:
     """Ranges of chunks of a message each, of which one is as large as all that may be held."""
 
     id = "i"
-    queue: OffsetQueue | None = None
+    queue: QueueRef | None = None
 
     def bounds(self) -> tuple[int, int]:
         return 0, 3

@@ -10,6 +10,7 @@ import trio
 from answers import whole
 
 from warren.channels.access import AccessControl
+from warren.engine_view.permissions import Permissions
 from warren.mgmt_plugin.http.server import PART_BYTES, HttpError, Request, Response
 from warren.mgmt_plugin.operators import Operator
 from warren.mgmt_plugin.plugin import table_of
@@ -41,10 +42,10 @@ def access() -> AccessControl:
 
 
 def ask(access: AccessControl, path: str, query: str = "") -> Response:
-    route, params = table_of([UserHandlers(access)]).find("GET", path)
+    route, params = table_of([UserHandlers(Permissions(access))]).find("GET", path)
     request = Request("GET", path, query, {}, "127.0.0.1", False, no_body)
     acting = Acting(cast(DirectClients, None), cast(Any, None))
-    operator = Operator("admin", ("administrator",), access)
+    operator = Operator("admin", ("administrator",), Permissions(access))
     answer = trio.run(route.handler, Call(request, params, operator, {}, acting, parse_query(query)))
     assert isinstance(answer, Response)
     return answer

@@ -534,7 +534,7 @@ class Metrics:
             ("reads_total", COUNTER, "Reads of what is on disk only", messages.reads),
             ("failed_reads_total", COUNTER, "Reads that the disk answered with an error", messages.failed_reads()),
             ("waiting_reads", GAUGE, "Reads that fail now, and are repeated", len(messages.unread())),
-            ("damaged_messages", GAUGE, "Messages known to be damaged on disk", self._view.damaged_messages()),
+            ("damaged_messages", GAUGE, "Messages known to be damaged on disk", self._view.damage.messages()),
             ("checkpoints_total", COUNTER, "Checkpoints written", messages.checkpoints),
             ("compacted_segments_total", COUNTER, "Files emptied by compaction", messages.compacted_segments()),
             ("compaction_moved_bytes_total", COUNTER, "Bytes copied for that", messages.moved_bytes()),

@@ -15,7 +15,7 @@ from warren.engine_view.engine_view import EngineView
 from warren.engine_view.refs import BindingRef, DestinationRef, ExchangeRef
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import MANY, RANK_BYTES, in_order
-from warren.mgmt_plugin.names import sorted_queue_refs
+from warren.mgmt_plugin.names import sorted_queues
 from warren.mgmt_plugin.routes import Call
 
 Row = tuple[str, BindingRef]  # with the name of its vhost
@@ -58,7 +58,7 @@ class BindingList:
         self.count += section.length
 
     async def _implicit(self, vhost: str) -> list[BindingRef]:
-        return self._view.bindings.implicit(await sorted_queue_refs(self._call, self._view, vhost))
+        return self._view.bindings.implicit(await sorted_queues(self._call, self._view, vhost))
 
     async def all(self) -> list[Row]:
         """Return all rows."""

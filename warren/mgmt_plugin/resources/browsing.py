@@ -6,18 +6,18 @@ A body is never joined: it is searched frame by frame, and the text of a shown p
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import trio
+from msgspec.structs import asdict
 
 from warren.amqp.properties import decode_properties
-from warren.channels.access import READ
-from warren.channels.broker import Broker
-from warren.channels.peer import Peer
-from warren.channels.session import Session
-from warren.engine_view.connections import channel_name, connection_name
+from warren.engine_view.browsing import LANE_SHIFT, NUMBER_MASK, Cursor, Message, Seen
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.held import DELAYED, HELD_LANES, HeldMessage
+from warren.engine_view.permissions import READ
 from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
@@ -28,14 +28,8 @@ from warren.mgmt_plugin.names import the_queue, the_shared_queue
 from warren.mgmt_plugin.resources.messages import encode_payload
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.mgmt_plugin.terms import properties_to_json, table_to_json
-from warren.msgstore.log.message import Message
-from warren.queues.browse import Cursor, Seen, look
-from warren.queues.held_messages import PARKED_UNTIL, HeldMessage
-from warren.queues.lanes import DELAYED, LANE_SHIFT, NUMBER_MASK, PARKED, UNDELIVERED
-from warren.queues.offset_queue import OffsetQueue
-from warren.queues.queue import Queue
 
-STATES: Final = {"ready": None, "unacked": None, "delayed": DELAYED, "parked": PARKED, "undelivered": UNDELIVERED}
+STATES: Final[dict[str, int | None]] = {"ready": None, "unacked": None, **HELD_LANES}
 COUNT_MAX: Final = 500
 LOOK_MESSAGES: Final = 100
 # How far a request looks for messages that pass its filter, and how deep into what is held.
@@ -93,9 +87,9 @@ class Filter:
 _MISSING: Final = object()
 
 
-async def looks(settle: Callable[[], None], queue: Queue, cursor: Cursor) -> AsyncIterator[list[Seen]]:
+async def looks(view: EngineView, queue: QueueRef, cursor: Cursor) -> AsyncIterator[list[Seen]]:
     """Yield the waiting messages of `queue` in pieces, until the end of the queue as it is then."""
-    while not cursor.ended and not queue.deleted:
+    while not cursor.ended and not view.queues.is_gone(queue):
         done = trio.Event()
         found: list[list[Seen]] = []
 
@@ -103,8 +97,7 @@ async def looks(settle: Callable[[], None], queue: Queue, cursor: Cursor) -> Asy
             found.append(seen)
             done.set()
 
-        look(queue, cursor, LOOK_MESSAGES, told)
-        settle()
+        view.browsing.look(queue, cursor, LOOK_MESSAGES, told)
         await done.wait()
         yield found[0]
 
@@ -238,11 +231,8 @@ class _Page:
         }
 
 
-async def held_messages(settle: Callable[[], None], queue: Queue, lane: int, most: int) -> list[HeldMessage]:
+async def held_messages(view: EngineView, queue: QueueRef, lane: int, most: int) -> list[HeldMessage]:
     """Return the earliest messages that are held in a lane of `queue`."""
-    held = queue.held(lane)
-    if held is None:
-        return []
     done = trio.Event()
     found: list[HeldMessage] = []
 
@@ -250,8 +240,7 @@ async def held_messages(settle: Callable[[], None], queue: Queue, lane: int, mos
         found.extend(listed)
         done.set()
 
-    held.list_earliest(most, told)
-    settle()
+    view.held.list_earliest(queue, lane, most, told)
     await done.wait()
     return found
 
@@ -259,17 +248,6 @@ async def held_messages(settle: Callable[[], None], queue: Queue, lane: int, mos
 def _published(message: Message) -> Described:
     """Return when a message that is not held was published, if the broker has kept that: for its time to live."""
     return {"published_at_ms": int(message.time_ms)} if message.time_ms > 0 else {}
-
-
-def _holder(connection: Peer, channel: Session, tag: int, consumer: Any, now_s: float) -> Described:
-    return {
-        "connection": connection_name(connection),
-        "channel": channel_name(channel),
-        "user": connection.user_name,
-        "consumer_tag": None if consumer is None else consumer.tag,
-        "delivery_tag": int(tag),
-        "delivered_ms_ago": max(0, int(1000 * (now_s - channel.ledger.delivered_by(int(tag), now_s)))),
-    }
 
 
 def lane_of(call: Call) -> int:
@@ -287,55 +265,52 @@ def lane_of(call: Call) -> int:
 class BrowsingHandlers(Handlers):
     """Handlers of looking into queues."""
 
-    def __init__(self, broker: Broker, statistics: Statistics, settle: Callable[[], None]) -> None:
-        self._broker = broker
+    def __init__(self, view: EngineView, statistics: Statistics) -> None:
+        self._view = view
         self._statistics = statistics
-        self._settle = settle
 
     async def browse(self, call: Call) -> Described:
-        queue = the_shared_queue(call)
+        queue = the_shared_queue(call, self._view)
         wanted = Wanted.of(call.query)
-        call.authorize(READ, "queue", queue.name)
+        call.authorize(READ, "queue", call.params["queue"])
         if wanted.state == "ready":
             return await self._browse_ready(call, queue, wanted)
         if wanted.state == "unacked":
             return await self._browse_unacked(call, queue, wanted)
         return await self._browse_held(call, queue, wanted)
 
-    async def _browse_ready(self, call: Call, queue: Queue, wanted: Wanted) -> Described:
+    async def _browse_ready(self, call: Call, queue: QueueRef, wanted: Wanted) -> Described:
         unfiltered = wanted.filter.is_open
         first = wanted.offset if unfiltered else wanted.scan_from
         cursor = Cursor(first)
-        in_order = queue.ready.lane_count() == 1 and not isinstance(queue, OffsetQueue)
+        queues = self._view.queues
+        in_order = self._view.browsing.is_in_order(queue)
         page = _Page(call, wanted, 0 if unfiltered else wanted.offset)
-        async for seen in looks(self._settle, queue, cursor):
+        async for seen in looks(self._view, queue, cursor):
             for each in seen:
                 place: Described = {"sequence_number": each.place & NUMBER_MASK, "lane": each.place >> LANE_SHIFT}
                 position, shown = first + page.scanned, len(page.items)
                 await page.add(each.message, {**place, "redelivered": each.redelivered, **_published(each.message)})
                 if in_order and len(page.items) > shown and "published_at_ms" not in page.items[-1]:
-                    came_before = int(queue.counts().publish) - int(queue.ready_count) + position
-                    arrived_ms = self._statistics.maybe_arrived_ms(QueueRef(queue), came_before)
+                    came_before = queues.published(queue) - queues.ready(queue)[0] + position
+                    arrived_ms = self._statistics.maybe_arrived_ms(queue, came_before)
                     page.items[-1] |= {} if arrived_ms is None else {"arrived_by_ms": arrived_ms}
                 await give_way()
                 if page.is_over():
                     break
             if page.is_over():
                 break
-        return page.answer(int(queue.ready_count), complete=cursor.ended)
+        return page.answer(queues.ready(queue)[0], complete=cursor.ended)
 
-    async def _browse_held(self, call: Call, queue: Queue, wanted: Wanted) -> Described:
+    async def _browse_held(self, call: Call, queue: QueueRef, wanted: Wanted) -> Described:
         lane = STATES[wanted.state]
         assert lane is not None
-        held = queue.held(lane)
         page = _Page(call, wanted, wanted.offset)
-        if held is None:
-            return page.answer(0, complete=True)
         most = HELD_MAX if not wanted.filter.is_open else wanted.offset + wanted.count + 1
-        most = min(most, int(held.count))
+        most = min(most, self._view.held.row(queue, lane).messages)
         if most > HELD_MAX:
             raise bad_request(f"held messages can be looked at up to number {HELD_MAX}; use a filter")
-        listed = await held_messages(self._settle, queue, lane, most)
+        listed = await held_messages(self._view, queue, lane, most)
         for each in listed:
             more: Described = {"sequence_number": each.number, "redelivered": each.message.attempts > 0}
             if lane == DELAYED:
@@ -344,45 +319,28 @@ class BrowsingHandlers(Handlers):
             await give_way()
             if page.is_over():
                 break
-        return page.answer(int(held.count), complete=len(listed) < most or len(listed) >= held.count)
+        count = self._view.held.row(queue, lane).messages
+        return page.answer(count, complete=len(listed) < most or len(listed) >= count)
 
-    async def _browse_unacked(self, call: Call, queue: Queue, wanted: Wanted) -> Described:
+    async def _browse_unacked(self, call: Call, queue: QueueRef, wanted: Wanted) -> Described:
         page = _Page(call, wanted, wanted.offset)
-        now_s = self._broker.now_s
         complete = True
-        for connection in list(self._broker.connections.values()):
-            if connection.vhost_name != queue.vhost_name:
+        for found in self._view.browsing.unacked(queue):
+            await give_way()
+            if found is None:
                 continue
-            for channel in list(connection.channels.values()):
-                if not isinstance(channel, Session):
-                    continue
-                await give_way()
-                for delivery in channel.ledger.outstanding_of(queue):
-                    await page.add(
-                        delivery.message,
-                        _holder(connection, channel, delivery.tag, delivery.consumer, now_s)
-                        | _published(delivery.message),
-                    )
-                    await give_way()
-                    if page.is_over():
-                        complete = False
-                        break
-        return page.answer(int(queue.unacked_count), complete=complete)
+            message, holder = found
+            await page.add(message, asdict(holder) | _published(message))
+            if page.is_over():
+                complete = False
+                break
+        return page.answer(self._view.queues.lengths([queue])[0][1], complete=complete)
 
     # --- what is held -------------------------------------------------------------------------------------------------
 
     async def show_held(self, call: Call) -> Described:
-        queue = the_queue(call)
-        shown: Described = {}
-        for name, lane in (("delayed", DELAYED), ("parked", PARKED), ("undelivered", UNDELIVERED)):
-            held = queue.held(lane)
-            first_ms = None if held is None or held.count == 0 else int(held.first_ms())
-            shown[name] = {
-                "messages": 0 if held is None else int(held.count),
-                "bytes": 0 if held is None else int(held.body_bytes),
-                "next_due_ms": first_ms if first_ms is not None and first_ms < PARKED_UNTIL else None,
-            }
-        return shown
+        queue = the_queue(call, self._view)
+        return {name: asdict(self._view.held.row(queue, lane)) for name, lane in HELD_LANES.items()}
 
     ROUTES: ClassVar = (
         Route(

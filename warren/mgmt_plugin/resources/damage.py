@@ -9,17 +9,15 @@ queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar, Final
 
 import msgspec
 
-from warren.channels.broker import Broker
+from warren.engine_view.damage import Damage
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route
 from warren.msgstore.files.segment_names import segment_path
-from warren.queues.damage import damaged_places, give_up_damage
 from warren.server.message_store import MessageStoreService
 
 ROWS_MAX: Final = 1000
@@ -36,17 +34,16 @@ class GivenUp(msgspec.Struct):
 class DamageHandlers(Handlers):
     """Handlers for unreadable or damaged data."""
 
-    def __init__(self, broker: Broker, messages: MessageStoreService, settle: Callable[[], None]) -> None:
-        self._broker = broker
+    def __init__(self, damage: Damage, messages: MessageStoreService) -> None:
+        self._damage = damage
         self._messages = messages
-        self._settle = settle
 
     async def list_damage(self, call: Call) -> list[Described]:
         rows: list[Described] = self._messages.unread()[:ROWS_MAX]
         for number, since_ms in sorted(self._messages.damaged_segments.items()):
             path = segment_path(number)
             rows.append({"what": "frames", "vhost": None, "queue": None, "file": path, "since": since_ms})
-        for count, place in enumerate(damaged_places(self._broker.log, ROWS_MAX)):
+        for count, place in enumerate(self._damage.places(ROWS_MAX)):
             rows.append(
                 {
                     "what": place.what,
@@ -66,9 +63,7 @@ class DamageHandlers(Handlers):
     async def give_up(self, call: Call) -> Described:
         asked = await call.body(GivenUp)
         reads = self._messages.give_up_reads(asked.vhost, asked.queue) if asked.unreadable else 0
-        messages = give_up_damage(self._broker.log, asked.vhost, asked.queue)
-        self._settle()
-        return {"messages": messages, "reads": reads}
+        return {"messages": self._damage.give_up(asked.vhost, asked.queue), "reads": reads}
 
     ROUTES: ClassVar = (
         Route("GET", "/api/warren/damage", Access.MONITORING, list_damage, "What is unreadable, or damaged on disk"),

@@ -27,14 +27,15 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from warren.channels.access import READ
-from warren.exchanges.exchange import Exchange
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.permissions import READ
+from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import is_shared, sorted_queues, the_shared_queue
+from warren.mgmt_plugin.names import sorted_queues, the_shared_queue
 from warren.mgmt_plugin.resources.ranges import (
     Known,
     Ranges,
@@ -44,16 +45,14 @@ from warren.mgmt_plugin.resources.ranges import (
     Wanted,
     check_path,
     described_lives,
+    incarnation_of,
     split_id,
     the_restored_vhost,
 )
 from warren.mgmt_plugin.resources.snapshots import the_snapshot
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.msgstore.log.columns import Piece
-from warren.queues.claims import ClaimQueue
-from warren.queues.queue import Queue
 from warren.server.copies.snapshots import Snapshots
-from warren.vhosts.super_streams import partitions_of
 
 ANSWER_BYTES: Final = 8 << 20
 PIECE_BYTES: Final = 64 << 20
@@ -87,20 +86,15 @@ class Range(msgspec.Struct):
     piece_bytes: int = PIECE_BYTES
 
 
-def authorized_name(queue: Queue) -> str:
-    """Return the queue that a user must be allowed to read: for claims the queue that they came from."""
-    return queue.source_name if isinstance(queue, ClaimQueue) else queue.name
-
-
 def _describe_super_stream(vhost: str, name: str, partitions: list[str]) -> Described:
     missing: Described = dict.fromkeys(("id", "first", "end", "lives", "messages", "bytes", "sealed", "nodes"))
     return {"vhost": vhost, "name": name, "type": SUPER_STREAM, **missing, "partitions": partitions}
 
 
-def _checked(ranges: Ranges, first: int, end: int, known: Known | None) -> tuple[int, int]:
+def _checked(view: EngineView, ranges: Ranges, first: int, end: int, known: Known | None) -> tuple[int, int]:
     """Make sure that a range exists, and fits the reader's knowledge; return the existing part."""
     if ranges.queue is not None:
-        check_path(ranges.queue, known, end)
+        check_path(view, ranges.queue, known, end)
     oldest, newest = ranges.bounds()
     if not 0 <= first <= end:
         raise bad_request("a range must not end before it begins")
@@ -178,6 +172,7 @@ class DataPortHandlers(Handlers):
         readers: Callable[[], list[str]] = list,
     ) -> None:
         self._readers = readers
+        self._view = sources.view
         self._sources = sources
         self._snapshots = snapshots
         self._directory = directory
@@ -187,10 +182,8 @@ class DataPortHandlers(Handlers):
         if snapshot_id:
             ranges: Ranges | None = SnapshotRanges(the_snapshot(call, self._snapshots, snapshot_id))
         else:
-            the_restored_vhost(call)
-            queue = the_shared_queue(call)
-            call.authorize(READ, "queue", authorized_name(queue))
-            ranges = self._sources.maybe_ranges(queue)
+            the_restored_vhost(call, self._view)
+            ranges = self._sources.maybe_ranges(self._the_readable(call))
         if ranges is None:
             raise bad_request(f"queue '{call.params['queue']}' is not a stream: read a snapshot of it, or drain it")
         known: Known | None = None
@@ -201,52 +194,62 @@ class DataPortHandlers(Handlers):
         return ranges, known
 
     async def list_readable(self, call: Call) -> Rows:
-        vhost = the_restored_vhost(call)
-        principal = call.operator.access.maybe_principal(call.operator.name, vhost.name)
-        assert principal is not None
-        found: list[Queue | Exchange] = []
-        for queue in await sorted_queues(call, vhost):
-            if is_shared(queue) and principal.may(READ, authorized_name(queue)):
-                found.append(queue)
+        view = self._view
+        vhost, rights = the_restored_vhost(call, view), call.rights()
+        found: list[tuple[QueueRef | None, str]] = []  # a queue, or the name of a super stream
+        for queue in await sorted_queues(call, view, vhost):
+            if view.queues.is_shared(queue) and rights.may(READ, view.offsets.authorized_name(queue)):
+                found.append((queue, ""))
             await give_way()
-        for exchange in list(vhost.exchanges.values()):
-            if exchange.name in vhost.queues or not principal.may(READ, exchange.name):
+        for _, name, _ in view.exchanges.each_name(vhost):
+            if view.queues.maybe(vhost, name) is not None or not rights.may(READ, name):
                 continue
-            if partitions_of(vhost, exchange.name) is not None:
-                found.append(exchange)
+            if view.super_streams.maybe(vhost, name) is not None:
+                found.append((None, name))
             await give_way()
 
-        def describe(each: Queue | Exchange) -> Described:
-            if isinstance(each, Queue):
-                return self._describe(each)
-            return _describe_super_stream(vhost.name, each.name, partitions_of(vhost, each.name) or [])
+        def describe(each: tuple[QueueRef | None, str]) -> Described:
+            queue, name = each
+            if queue is not None:
+                return self._describe(vhost, queue)
+            return _describe_super_stream(vhost, name, view.super_streams.maybe_partitions(vhost, name) or [])
 
-        return Rows(found, describe, lambda each: each.deleted)
+        def is_gone(each: tuple[QueueRef | None, str]) -> bool:
+            queue, name = each
+            return view.super_streams.maybe(vhost, name) is None if queue is None else view.queues.is_gone(queue)
+
+        return Rows(found, describe, is_gone)
 
     async def describe(self, call: Call) -> Described:
-        vhost, name = the_restored_vhost(call), call.params["queue"]
-        partitions = partitions_of(vhost, name)
-        if partitions is not None and name not in vhost.queues:
+        vhost, name = the_restored_vhost(call, self._view), call.params["queue"]
+        partitions = self._view.super_streams.maybe_partitions(vhost, name)
+        if partitions is not None and self._view.queues.maybe(vhost, name) is None:
             call.authorize(READ, "queue", name)
-            return _describe_super_stream(vhost.name, name, partitions)
-        queue = the_shared_queue(call)
-        call.authorize(READ, "queue", authorized_name(queue))
-        return self._describe(queue)
+            return _describe_super_stream(vhost, name, partitions)
+        return self._describe(vhost, self._the_readable(call))
 
-    def _describe(self, queue: Queue) -> Described:
+    def _the_readable(self, call: Call) -> QueueRef:
+        """Return the queue of the path, which the user may read."""
+        queue = the_shared_queue(call, self._view)
+        call.authorize(READ, "queue", self._view.offsets.authorized_name(queue))
+        return queue
+
+    def _describe(self, vhost: str, queue: QueueRef) -> Described:
+        declared = self._view.queues.declared(queue)
+        messages, body_bytes = self._view.offsets.size(queue)
         ranges = self._sources.maybe_ranges(queue)
         first, end = (None, None) if ranges is None else ranges.bounds()
         readable = None if ranges is None else ranges.queue
         return {
-            "vhost": queue.vhost_name,
-            "name": queue.name,
-            "type": queue.rules.queue_type,
-            "id": self._sources.incarnation_of(queue),
+            "vhost": vhost,
+            "name": declared.name,
+            "type": declared.type,
+            "id": incarnation_of(self._view, queue),
             "first": first,
             "end": end,
-            "lives": None if readable is None else described_lives(readable.lineage()),
-            "messages": int(queue.message_count),
-            "bytes": int(queue.ready.body_bytes),
+            "lives": None if readable is None else described_lives(self._view, readable),
+            "messages": messages,
+            "bytes": body_bytes,
             "partitions": None,
             **self._elsewhere(ranges),
         }
@@ -259,7 +262,7 @@ class DataPortHandlers(Handlers):
     async def plan(self, call: Call) -> Described:
         wanted = await call.body(Range)
         ranges, known = self._the_ranges(call, wanted.id, wanted.snapshot)
-        oldest, newest = _checked(ranges, wanted.from_, wanted.to, known)
+        oldest, newest = _checked(self._view, ranges, wanted.from_, wanted.to, known)
         end = wanted.to
         if wanted.max_rows is not None:
             end = min(end, wanted.from_ + max(1, wanted.max_rows))
@@ -282,7 +285,7 @@ class DataPortHandlers(Handlers):
         columns = set(call.query.get("columns", "bodies,properties").split(",")) - {""}
         if not columns <= {"bodies", "properties"}:
             raise bad_request("columns must be bodies, properties or both")
-        _checked(ranges, first, end, known)
+        _checked(self._view, ranges, first, end, known)
         wanted = Wanted("bodies" in columns, "properties" in columns)
         blocks, at = await answer_of(ranges, first, end, wanted, call.request.hold)
         headers = (("X-Warren-Next", str(at)),)
@@ -291,7 +294,7 @@ class DataPortHandlers(Handlers):
     async def list_files(self, call: Call) -> Described:
         ranges, known = self._the_ranges(call, call.query.get("id"), None)
         first, end = _number(call, "from"), _number(call, "to")
-        _checked(ranges, first, end, known)
+        _checked(self._view, ranges, first, end, known)
         chunks = await ranges.files(first, end) if isinstance(ranges, StreamRanges) else []
         # A path proves nothing: with the inode a reader verifies that it has opened the right file.
         inodes: dict[str, tuple[int, int]] = {}

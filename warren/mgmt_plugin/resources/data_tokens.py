@@ -10,12 +10,13 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from warren.channels.access import READ
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.permissions import READ
 from warren.mgmt_plugin.data_tokens import TTL_MAX_S, DataTokens
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import the_shared_queue
-from warren.mgmt_plugin.resources.data_port import QUEUE_PATH, authorized_name
+from warren.mgmt_plugin.resources.data_port import QUEUE_PATH
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.server.management import Listening
 
@@ -31,20 +32,21 @@ class TokenWanted(msgspec.Struct):
 class DataTokenHandlers(Handlers):
     """Makes `tokens` of the listener of data alone, which is among those `listening` if there is one."""
 
-    def __init__(self, tokens: DataTokens, listening: Sequence[Listening]) -> None:
+    def __init__(self, view: EngineView, tokens: DataTokens, listening: Sequence[Listening]) -> None:
+        self._view = view
         self._tokens = tokens
         self._listening = listening
 
     async def make_token(self, call: Call) -> Described:
         wanted = await call.body(TokenWanted)
-        queue = the_shared_queue(call)
-        call.authorize(READ, "queue", authorized_name(queue))
+        queue = the_shared_queue(call, self._view)
+        call.authorize(READ, "queue", self._view.offsets.authorized_name(queue))
         ports = {each.protocol: each.port for each in self._listening if each.protocol in DATA_PROTOCOLS}
         if not ports or call.request.node:
             raise HttpError(404, "no_data_listener", "there is no listener of data alone here; see the setting data")
         if not 1 <= wanted.ttl_s <= TTL_MAX_S:
             raise bad_request(f"ttl_s must be from 1 to {TTL_MAX_S}")
-        token = self._tokens.issue(call.operator.name, queue.vhost_name, queue.name, wanted.ttl_s)
+        token = self._tokens.issue(call.operator.name, call.params["vhost"], call.params["queue"], wanted.ttl_s)
         return {"token": token, "expires_in_s": wanted.ttl_s, "ports": ports}
 
     ROUTES: ClassVar = (

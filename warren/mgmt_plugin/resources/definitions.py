@@ -18,33 +18,31 @@ from typing import Any, ClassVar, Final
 import trio
 
 from warren import __version__
-from warren.channels.access import AccessControl
-from warren.channels.broker import Broker
 from warren.engine_view.engine_view import EngineView
-from warren.engine_view.refs import BindingRef
-from warren.exchanges.exchange import Exchange
+from warren.engine_view.offsets import CLAIMS
+from warren.engine_view.permissions import Permissions
+from warren.engine_view.queues import QueueDeclared
+from warren.engine_view.vhosts import VhostRow
 from warren.mgmt_plugin.http.json_bodies import BodyLimits
 from warren.mgmt_plugin.http.json_pieces import Rows, encode_json, json_pieces
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError, Response
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import sorted_queues, visible_vhosts
+from warren.mgmt_plugin.names import sorted_queues, visible_vhost_names
 from warren.mgmt_plugin.operators import own_password
 from warren.mgmt_plugin.resources.exchanges import describe_binding
 from warren.mgmt_plugin.resources.overview import PRODUCT, RABBITMQ_VERSION
 from warren.mgmt_plugin.resources.policies import describe_policy, parameter_rows
+from warren.mgmt_plugin.resources.queues import describe_declared
 from warren.mgmt_plugin.resources.users import describe_permission, describe_topic_permission, describe_user
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, measure
-from warren.mgmt_plugin.terms import exchange_to_json, queue_to_json
-from warren.queues.claims import ClaimQueue
-from warren.queues.queue import Queue
-from warren.server.definitions.apply import apply_plan
-from warren.server.definitions.plan import INTERNAL_PREFIX, ImportPlan, PlannedChange, make_plan
+from warren.mgmt_plugin.terms import exchange_to_json
+from warren.server.definitions.apply import Importer
+from warren.server.definitions.plan import INTERNAL_PREFIX, ImportPlan, PlannedChange
 from warren.server.definitions.schema import DefinitionsRefused, hash_to_file, read_definitions
 from warren.server.logins.passwords import PasswordHash
 from warren.server.threads import DEFINITIONS, in_thread
 from warren.vhosts.metadata import UserPut
-from warren.vhosts.virtual_host import VirtualHost
 
 MULTIPART: Final = "multipart/form-data"
 FILE_FIELD: Final = "file"
@@ -53,13 +51,13 @@ BLOCK_ROWS: Final = 256
 ROW_BYTES: Final = 40  # memory of a row in addition to its bytes
 
 
-def _user(access: AccessControl, record: UserPut) -> Described:
+def _user(access: Permissions, record: UserPut) -> Described:
     described = describe_user(access, record)
     described["password_hash"] = hash_to_file(PasswordHash(record.password_hash, record.hashing_algorithm))
     return described
 
 
-def _vhost(vhost: VirtualHost) -> Described:
+def _vhost(vhost: VhostRow) -> Described:
     record = vhost.record
     metadata: Described = {"description": record.description, "tags": list(record.tags)}
     if record.default_queue_type:
@@ -67,11 +65,11 @@ def _vhost(vhost: VirtualHost) -> Described:
     if record.protected_from_deletion:
         metadata["protected_from_deletion"] = True
     # Flat for RabbitMQ 3.x, nested for 4.x.
-    return {"name": vhost.name, **metadata, "metadata": metadata}
+    return {"name": record.name, **metadata, "metadata": metadata}
 
 
-def _queue(queue: Queue) -> Described:
-    described = queue_to_json(queue.vhost_name, queue.rules.queue_type, queue.declaration)
+def _queue(queue: QueueDeclared) -> Described:
+    described = describe_declared(queue)
     del described["exclusive"]  # none is in a file
     return described
 
@@ -182,13 +180,11 @@ class DefinitionHandlers(Handlers):
     def __init__(
         self,
         view: EngineView,
-        broker: Broker,
-        settle: Callable[[], None],
+        importer: Importer,
         commit: Callable[[int], Awaitable[None]],
     ) -> None:
         self._view = view
-        self._broker = broker
-        self._settle = settle
+        self._importer = importer
         self._commit = commit
         self._importing = trio.Lock()  # a plan has to hold when it is applied
 
@@ -201,46 +197,44 @@ class DefinitionHandlers(Handlers):
         """
         await call.request.begin_work()
         of_vhost = "vhost" in call.params
-        broker = self._broker
-        vhosts = list(visible_vhosts(call))
+        view = self._view
+        vhosts = visible_vhost_names(call)
         head: Described = {"rabbit_version": RABBITMQ_VERSION}
         sections = _Sections(call.request.hold, without="vhost" if of_vhost else "")
         if not of_vhost:
             head |= {"rabbitmq_version": RABBITMQ_VERSION, "product_name": PRODUCT, "product_version": __version__}
-            access = broker.access
+            access = view.permissions
             sections.begin("users", "vhosts", "permissions", "topic_permissions")
-            permissions, topics = access.permissions, access.topic_permissions
+            users = sorted(access.users(), key=lambda user: user.name)
             # At one moment, as they name each other.
             described = {
-                "users": [_user(access, access.users[name]) for name in sorted(access.users)],
-                "vhosts": [_vhost(vhost) for vhost in vhosts],
-                "permissions": [describe_permission(permissions[key]) for key in sorted(permissions)],
-                "topic_permissions": [describe_topic_permission(topics[key]) for key in sorted(topics)],
+                "users": [_user(access, record) for record in users],
+                "vhosts": [_vhost(row) for row in view.vhosts.rows(vhosts)],
+                "permissions": [describe_permission(put) for put in access.of(None)],
+                "topic_permissions": [describe_topic_permission(put) for put in access.topics_of(None)],
             }
             for section, rows in described.items():
                 await sections.add(section, *rows)
         sections.begin("parameters", *(() if of_vhost else ("global_parameters",)), "policies", *OF_VHOST)
-        await sections.add("parameters", *parameter_rows(call, self._view))
+        await sections.add("parameters", *parameter_rows(call, view))
         if not of_vhost:
-            for each in broker.parameters.global_parameters():
+            for each in view.parameters.all_global():
                 if not each.name.startswith(INTERNAL_PREFIX):
                     await sections.add("global_parameters", {"name": each.name, "value": each.value})
         for vhost in vhosts:
-            await sections.add("policies", *map(describe_policy, self._view.policies.of(vhost.name)))
-            for queue in await sorted_queues(call, vhost):
-                if queue.owner is None and not isinstance(queue, ClaimQueue):
-                    await sections.add("queues", _queue(queue))
-            exchanges = [vhost.exchanges[name] for name in sorted(vhost.exchanges)]
-            for exchange in exchanges:
-                if exchange.name and not exchange.name.startswith("amq."):
-                    await sections.add("exchanges", exchange_to_json(vhost.name, exchange.declaration))
-            for exchange in exchanges:
-                for binding in list(exchange.bindings.values()):
-                    destination = binding.destination
-                    if isinstance(destination, Exchange) or (
-                        isinstance(destination, Queue) and destination.owner is None
-                    ):
-                        shown = describe_binding(self._view, vhost.name, BindingRef(binding))
+            await sections.add("policies", *map(describe_policy, view.policies.of(vhost)))
+            for queue in await sorted_queues(call, view, vhost):
+                if view.queues.is_shared(queue) and view.offsets.kind(queue) != CLAIMS:
+                    await sections.add("queues", _queue(view.queues.declared(queue)))
+            exchanges = view.exchanges.in_order(vhost)
+            for _, exchange in exchanges:
+                declared = view.exchanges.declaration(exchange)
+                if declared.name and not declared.name.startswith("amq."):
+                    await sections.add("exchanges", exchange_to_json(vhost, declared))
+            for _, exchange in exchanges:
+                for binding in view.bindings.of(exchange):
+                    if view.bindings.is_shared(binding):
+                        shown = describe_binding(view, vhost, binding)
                         del shown["properties_key"]
                         await sections.add("bindings", shown)
                     await give_way()
@@ -251,7 +245,7 @@ class DefinitionHandlers(Handlers):
     async def import_definitions(self, call: Call) -> Response | None:
         """Import the body: 204, or 200 with the objects that are not imported because of existing ones."""
         async with self._planned(call) as plan:
-            ticket = await apply_plan(self._broker, plan, give_way, self._settle, call.operator.name)
+            ticket = await self._importer.apply(plan, give_way, call.operator.name)
         await self._commit(ticket)
         conflicts = plan.conflicts()
         if not conflicts:
@@ -276,8 +270,7 @@ class DefinitionHandlers(Handlers):
         async with self._importing:
             try:
                 definitions = await read_definitions(data, call.params.get("vhost"), give_way)
-                plan = await make_plan(
-                    self._broker,
+                plan = await self._importer.plan(
                     definitions,
                     give_way,
                     by=call.operator.name,

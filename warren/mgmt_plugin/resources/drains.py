@@ -13,16 +13,17 @@ from typing import ClassVar, Final
 import msgspec
 
 from warren.amqp.codec import NAME_MAX_BYTES
-from warren.channels.access import READ
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.offsets import CLAIMS
+from warren.engine_view.permissions import READ
+from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import sorted_queues, the_vhost, visible_vhosts
+from warren.mgmt_plugin.names import sorted_queues, the_vhost, visible_vhost_names
 from warren.mgmt_plugin.resources.ranges import check_path, described_lives, incarnation_of, life_of, split_id
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_authorised, not_found
-from warren.msgstore.log.message_log import MessageLog
-from warren.queues.claims import ClaimQueue
 from warren.server.draining.claim_verdicts import KINDS, REQUEUE
 from warren.server.draining.drains import (
     Ahead,
@@ -39,9 +40,7 @@ from warren.server.draining.drains import (
     NotClaimed,
     StillClaimed,
     TooMany,
-    is_drainable,
 )
-from warren.vhosts.virtual_host import VirtualHost
 
 OWNER_BYTES_MAX: Final = 1024
 LEASE_MAX_S: Final = 30 * 24 * 3600
@@ -145,24 +144,24 @@ def _check_operator(call: Call) -> None:
         raise not_authorised(Access.USER.value)
 
 
-def describe(vhost: VirtualHost, listed: Listed) -> Described:
+def describe(view: EngineView, listed: Listed) -> Described:
     """Return a session as operators see it."""
     claims, note = listed.claims, listed.note
     return {
-        "vhost": claims.vhost_name,
-        "queue": claims.source_name,
-        "name": claims.consumer_name,
+        "vhost": claims.vhost,
+        "queue": claims.source,
+        "name": claims.consumer,
         "claims": claims.name,
         "epoch": note.epoch,
         "owner": note.owner or None,
         "lease_s": note.lease_s,
-        "claimed": int(claims.ready_count),
-        "claimed_bytes": int(claims.ready_bytes),
-        "first": claims.first_offset(),
-        "end": claims.synced_end(),
+        "claimed": claims.messages,
+        "claimed_bytes": claims.bytes,
+        "first": claims.first,
+        "end": claims.end,
         "opened_at": note.opened_ms or None,
         "last_seen_at": listed.last_seen_ms,
-        "queue_exists": claims.source_name in vhost.queues,
+        "queue_exists": view.queues.maybe(claims.vhost, claims.source) is not None,
     }
 
 
@@ -171,11 +170,11 @@ _S: Final = f"{_D}/{{vhost}}/{{queue}}/{{consumer}}"
 
 
 class DrainHandlers(Handlers):
-    """Handlers of drains. `log` has the messages that are claimed."""
+    """Handlers of drains."""
 
-    def __init__(self, drains: Drains, log: MessageLog) -> None:
+    def __init__(self, view: EngineView, drains: Drains) -> None:
+        self._view = view
         self._drains = drains
-        self._log = log
 
     async def open_drain(self, call: Call) -> Described:
         order = await call.body(Opening)
@@ -184,26 +183,26 @@ class DrainHandlers(Handlers):
         if order.lease_s is not None and not 1 <= order.lease_s <= LEASE_MAX_S:
             raise bad_request(f"lease_s must be a number from 1 to {LEASE_MAX_S}")
         drain = _the_drain(call)
-        if drain.queue in drain.vhost.queues:
-            queue = drain.vhost.queue(drain.queue, None)  # not one that belongs to a connection
-            if not is_drainable(queue):
+        queues = self._view.queues
+        if queues.maybe(drain.vhost, drain.queue) is not None:
+            if not self._view.claims.is_drainable(queues.shared(drain.vhost, drain.queue)):
                 raise bad_request(
                     f"queue '{drain.queue}' cannot be drained: streams and claimed messages are read by offset"
                 )
-        elif drain.claims_name not in drain.vhost.queues:
-            raise not_found(f"no queue '{drain.queue}' in vhost '{drain.vhost.name}'")
+        elif queues.maybe(drain.vhost, drain.claims_name) is None:
+            raise not_found(f"no queue '{drain.queue}' in vhost '{drain.vhost}'")
         try:
             opened = await self._drains.open(drain, order.owner, call.operator.name, order.lease_s)
         except DrainError as error:
             raise _refused(error) from None
         return {
             "epoch": opened.epoch,
-            "queue": opened.claims.name,
-            "id": incarnation_of(self._log, opened.claims),
+            "queue": drain.claims_name,
+            "id": incarnation_of(self._view, opened.claims),
             "first": opened.first,
             "end": opened.end,
             "acked": opened.acked,
-            "lives": described_lives(opened.claims.lineage()),
+            "lives": described_lives(self._view, opened.claims),
         }
 
     async def claim(self, call: Call) -> Described:
@@ -222,7 +221,7 @@ class DrainHandlers(Handlers):
             first, end = await self._drains.claim(
                 drain, order.epoch, order.after, order.max_rows, order.max_bytes, order.until, life_id
             )
-            life = self._drains.find(drain).claims.lineage().life_at(end)
+            life = self._view.offsets.life_at(self._drains.claims_of(drain), end)
         except DrainError as error:
             raise _refused(error) from None
         return {"first": first, "end": end, "life": life.hex()}
@@ -245,10 +244,10 @@ class DrainHandlers(Handlers):
             raise bad_request("ranges must be pairs of offsets, the first smaller than the second")
         identifier, known = split_id(order.id)
         try:
-            claims = self._drains.find(drain).claims
-            if identifier != incarnation_of(self._log, claims):
+            claims = self._drains.claims_of(drain)
+            if identifier != incarnation_of(self._view, claims):
                 raise HttpError(409, "another_queue", "the session was deleted and made anew")
-            check_path(claims, known, max((end for _, end in order.ranges), default=0))
+            check_path(self._view, claims, known, max((end for _, end in order.ranges), default=0))
             return {"settled": await self._drains.settle(drain, order.ranges, order.how, order.delay_ms)}
         except DrainError as error:
             raise _refused(error) from None
@@ -274,19 +273,18 @@ class DrainHandlers(Handlers):
             raise _refused(error) from None
 
     async def list_drains(self, call: Call) -> Rows:
-        drains = self._drains
-        found: list[tuple[VirtualHost, ClaimQueue]] = []
-        for vhost in visible_vhosts(call):
-            for queue in await sorted_queues(call, vhost):
-                if isinstance(queue, ClaimQueue):
-                    found.append((vhost, queue))
+        view, drains = self._view, self._drains
+        found: list[QueueRef] = []
+        for vhost in visible_vhost_names(call):
+            for queue in await sorted_queues(call, view, vhost):
+                if view.offsets.kind(queue) == CLAIMS:
+                    found.append(queue)
                 await give_way()
-        return Rows(found, lambda each: describe(each[0], drains.listed(*each)), lambda each: each[1].deleted)
+        return Rows(found, lambda claims: describe(view, drains.listed(claims)), view.queues.is_gone)
 
     async def show_drain(self, call: Call) -> Described:
         try:
-            drain = _the_drain(call)
-            return describe(drain.vhost, await self._drains.look(drain))
+            return describe(self._view, await self._drains.look(_the_drain(call)))
         except DrainError as error:
             raise _refused(error) from None
 

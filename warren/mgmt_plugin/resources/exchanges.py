@@ -29,7 +29,7 @@ from warren.mgmt_plugin.listing import (
     plain_page,
 )
 from warren.mgmt_plugin.metrics.statistics import RANGE_QUERY, Ranges, Statistics
-from warren.mgmt_plugin.names import exchange_name, the_queue_ref, visible_vhost_names
+from warren.mgmt_plugin.names import exchange_name, the_queue, visible_vhost_names
 from warren.mgmt_plugin.resources.binding_list import BindingList, Row, bindings_between, maybe_binding
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, created, not_found
 from warren.mgmt_plugin.terms import table_from_json, table_to_json, text
@@ -213,7 +213,7 @@ class ExchangeHandlers(Handlers):
         )
 
     async def list_to_queue(self, call: Call) -> Response:
-        queue = the_queue_ref(call, self._view)
+        queue = the_queue(call, self._view)
         found: list[Row] = [(call.params["vhost"], each) for each in self._view.bindings.implicit([queue])]
         found += await self._bindings_to(call, DestinationRef(queue))
         return await self._answer_bindings(call, found)

@@ -15,17 +15,17 @@ from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import AmqpError
 from warren.amqp.properties import decode_properties
-from warren.channels.direct_session import Got
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits
 from warren.mgmt_plugin.http.json_pieces import LongText
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import exchange_name, the_queue, the_vhost
+from warren.mgmt_plugin.names import exchange_name, the_vhost
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.mgmt_plugin.terms import properties_from_json, properties_to_json
-from warren.queues.queue import Queue
-from warren.server.direct_clients import DirectClient
+from warren.server.direct_clients import DirectClient, Got
 
 ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
 PUBLISH: Final = BodyLimits(BODY_BYTES_MAX, ORDINARY.values)
@@ -149,7 +149,9 @@ def _asked_for(wanted: Get) -> tuple[str, int, str]:
     return mode, wanted.count, wanted.encoding
 
 
-async def _get(call: Call, client: DirectClient, queue: Queue, count: int, *, no_ack: bool) -> list[Got]:
+async def _get(
+    call: Call, view: EngineView, client: DirectClient, queue: QueueRef, count: int, *, no_ack: bool
+) -> list[Got]:
     """Get messages, as far as the budget of bodies has room for as many bytes as they have on average.
 
     The answer has all messages that were taken from the queue, whatever their size: they may no longer exist elsewhere.
@@ -161,14 +163,15 @@ async def _get(call: Call, client: DirectClient, queue: Queue, count: int, *, no
     size = 0
     while len(received) < count and size < GOT_BYTES_MAX:
         await give_way()
-        expected = _MESSAGE_BYTES + int(queue.ready_bytes) // max(1, int(queue.ready_count))
+        ready, ready_bytes = view.queues.ready(queue)
+        expected = _MESSAGE_BYTES + ready_bytes // max(1, ready)
         try:
             call.request.hold(min(expected, GOT_BYTES_MAX))  # the largest message would never fit with others
         except HttpError:
             if received:
                 break
             raise
-        got = await client.get(queue.name, no_ack=no_ack)
+        got = await client.get(call.params["queue"], no_ack=no_ack)
         if got is None:
             break
         received.append(got)
@@ -198,7 +201,8 @@ async def _describe(got: Got, wanted_encoding: str, truncate: int | None) -> Des
 class MessageHandlers(Handlers):
     """Handlers of publishing and getting."""
 
-    def __init__(self, max_message_bytes: int) -> None:
+    def __init__(self, view: EngineView, max_message_bytes: int) -> None:
+        self._view = view
         self._max_message_bytes = max_message_bytes
 
     async def publish(self, call: Call) -> Described:
@@ -223,13 +227,13 @@ class MessageHandlers(Handlers):
 
     async def get_messages(self, call: Call) -> list[Described]:
         vhost = the_vhost(call)
-        if call.params["queue"] not in vhost.queues:
-            raise not_found(f"NOT_FOUND - no queue '{call.params['queue']}' in vhost '{vhost.name}'")
-        queue = the_queue(call)
+        queue = self._view.queues.maybe(vhost, call.params["queue"])
+        if queue is None:
+            raise not_found(f"NOT_FOUND - no queue '{call.params['queue']}' in vhost '{vhost}'")
         wanted = await call.body(Get)
         mode, count, encoding = _asked_for(wanted)
         with call.client() as client:
-            received = await _get(call, client, queue, count, no_ack=mode == "ack_requeue_false")
+            received = await _get(call, self._view, client, queue, count, no_ack=mode == "ack_requeue_false")
             if received and mode != "ack_requeue_false":
                 last, requeue = received[-1].delivery_tag, mode.endswith("true")
                 # A requeued message counts as a failed delivery when it was rejected, and only then.

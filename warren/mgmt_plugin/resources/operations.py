@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final
 
 import msgspec
 import trio
 from msgspec.structs import asdict
 
-from warren.channels.access import CONFIGURE, READ, WRITE
 from warren.engine_view.counters import EXCHANGE_STATS, QUEUE_FIELDS
 from warren.engine_view.engine_view import EngineView
+from warren.engine_view.permissions import CONFIGURE, READ, WRITE
 from warren.engine_view.refs import BindingRef, ExchangeRef, QueueRef
 from warren.engine_view.totals import chunks
 from warren.mgmt_plugin.http.json_pieces import Rows
@@ -20,26 +20,24 @@ from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import Described, in_order
 from warren.mgmt_plugin.metrics.statistics import Statistics
 from warren.mgmt_plugin.names import (
-    is_shared,
     the_queue,
     the_shared_queue,
     visible_connections,
     visible_queues,
-    visible_vhosts,
+    visible_vhost_names,
 )
 from warren.mgmt_plugin.resources.browsing import held_messages, lane_of
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.mgmt_plugin.terms import table_to_json
-from warren.queues.held_messages import RELEASED
 from warren.server.histogram import Histogram
 from warren.server.message_store import MessageStoreService
 from warren.server.network.reactor import Reactor
-from warren.vhosts.metadata import UserPut
 
 RELEASE_PIECE: Final = 1000
 # If all messages shall be released and there are more than this, the broker releases them in the background.
 RELEASED_AT_ONCE: Final = 10_000
 SEARCH_MAX: Final = 500
+Named = tuple[str | None, str, str]  # a vhost, a name in it, and a further text in which it is looked for
 
 
 class Release(msgspec.Struct):
@@ -64,8 +62,8 @@ _SEE: Final = Access.VHOST_VISIBLE
 class QueueOperationHandlers(Handlers):
     """Handlers of actions on queues."""
 
-    def __init__(self, settle: Callable[[], None]) -> None:
-        self._settle = settle
+    def __init__(self, view: EngineView) -> None:
+        self._view = view
 
     async def pause(self, call: Call) -> None:
         await self._set_paused(call, paused=True)
@@ -74,30 +72,29 @@ class QueueOperationHandlers(Handlers):
         await self._set_paused(call, paused=False)
 
     async def _set_paused(self, call: Call, *, paused: bool) -> None:
-        queue = the_shared_queue(call)
-        call.authorize(CONFIGURE, "queue", queue.name)
-        queue.pause(paused=paused)
-        self._settle()
+        queue = the_shared_queue(call, self._view)
+        call.authorize(CONFIGURE, "queue", call.params["queue"])
+        self._view.queues.pause(queue, paused=paused)
 
     async def release_held(self, call: Call) -> Described:
         wanted = await call.body(Release)
-        queue = the_shared_queue(call)
+        queue = the_shared_queue(call, self._view)
         lane = lane_of(call)
-        call.authorize(READ, "queue", queue.name)
-        call.authorize(WRITE, "queue", queue.name)
-        held = queue.held(lane)
-        if held is None or held.count == 0:
+        call.authorize(READ, "queue", call.params["queue"])
+        call.authorize(WRITE, "queue", call.params["queue"])
+        held = self._view.held
+        there = held.row(queue, lane).messages
+        if there == 0:
             return {"released": 0}
-        count = int(held.count) if wanted.count is None else wanted.count
+        count = there if wanted.count is None else wanted.count
         if wanted.count is None and count > RELEASED_AT_ONCE:
-            held.take_all(RELEASED)  # continues after the answer
-            self._settle()
+            held.release_all(queue, lane)  # continues after the answer
             return {"released": count}
         if count < 0:
             raise bad_request("count must not be negative")
         released = 0
         while released < count:
-            listed = await held_messages(self._settle, queue, lane, min(RELEASE_PIECE, count - released))
+            listed = await held_messages(self._view, queue, lane, min(RELEASE_PIECE, count - released))
             if not listed:
                 break
             done = trio.Event()
@@ -107,8 +104,7 @@ class QueueOperationHandlers(Handlers):
                 taken.append(count)
                 done.set()
 
-            held.take([each.number for each in listed], RELEASED, told)
-            self._settle()
+            held.release(queue, lane, [each.number for each in listed], told)
             await done.wait()
             if taken[0] == 0:
                 break
@@ -116,40 +112,34 @@ class QueueOperationHandlers(Handlers):
         return {"released": released}
 
     async def purge_held(self, call: Call) -> None:
-        queue = the_shared_queue(call)
-        held = queue.held(lane_of(call))
-        call.authorize(READ, "queue", queue.name)
-        if held is not None:
-            held.clear()
-            self._settle()
+        queue = the_shared_queue(call, self._view)
+        lane = lane_of(call)
+        call.authorize(READ, "queue", call.params["queue"])
+        self._view.held.clear(queue, lane)
 
     async def show_deduplication(self, call: Call) -> Described:
-        queue = the_queue(call)
-        keeper = queue.keeper
-        seen = None if keeper is None else keeper.seen
-        rules = queue.rules
-        if seen is None:
+        queues = self._view.queues
+        queue = the_queue(call, self._view)
+        row = queues.maybe_deduplication(queue)
+        if row is None:
             return {"enabled": False, "keys": 0, "window_ms": None, "header": None, "producers": 0}
         shown: Described = {
             "enabled": True,
-            "keys": seen.count(),
-            "size": int(rules.dedup_size) if rules.dedup_size >= 0 else None,
-            "window_ms": int(rules.dedup_ttl_ms) if rules.dedup_ttl_ms >= 0 else None,
-            "header": rules.dedup_header,
-            "producers": seen.producer_count(),
+            "keys": row.keys,
+            "size": row.size,
+            "window_ms": row.window_ms,
+            "header": row.header,
+            "producers": row.producers,
         }
         # The keys come from headers, which are content: they are hidden from users without the right to read the queue.
-        if is_shared(queue) and call.may(READ, queue.name):
-            shown["oldest"] = [{"key": key, "until_ms": until_ms} for key, until_ms in seen.oldest(100)]
+        if queues.is_shared(queue) and call.may(READ, call.params["queue"]):
+            shown["oldest"] = [{"key": key, "until_ms": until_ms} for key, until_ms in queues.oldest_keys(queue, 100)]
         return shown
 
     async def forget_deduplication(self, call: Call) -> None:
-        queue = the_shared_queue(call)
-        call.authorize(WRITE, "queue", queue.name)
-        keeper = queue.keeper
-        if keeper is not None and keeper.seen is not None:
-            keeper.seen.clear()
-            self._settle()
+        queue = the_shared_queue(call, self._view)
+        call.authorize(WRITE, "queue", call.params["queue"])
+        self._view.queues.forget_keys(queue)
 
     ROUTES: ClassVar = (
         Route("PUT", f"{_Q}/pause", _USE, pause, "Hand out nothing until resumed"),
@@ -252,9 +242,8 @@ def _some_of_each(kinds: list[list[Described]], limit: int) -> list[Described]:
 class SearchHandlers(Handlers):
     """The handler of the search for anything by a part of its name."""
 
-    def __init__(self, view: EngineView, users: Mapping[str, UserPut]) -> None:
+    def __init__(self, view: EngineView) -> None:
         self._view = view
-        self._users = users
 
     async def search(self, call: Call) -> Described:
         wanted = call.query.get("q", "").lower()
@@ -265,36 +254,34 @@ class SearchHandlers(Handlers):
         found: dict[str, list[Described]] = {}
         more = False
         if wanted:
-            for kind, vhost, name, detail in self._candidates(call, await visible_queues(call, self._view)):
-                await give_way()
-                if wanted not in name.lower() and wanted not in detail.lower():
-                    continue
-                of_kind = found.setdefault(kind, [])
-                if len(of_kind) == limit:
-                    more = True
-                    continue
-                of_kind.append({"kind": kind, "vhost": vhost, "name": name, "detail": detail})
+            queues = await visible_queues(call, self._view)
+            for kind, named in self._candidates(call, queues):
+                for vhost, name, detail in named:
+                    await give_way()
+                    if wanted not in name.lower() and wanted not in detail.lower():
+                        continue
+                    of_kind = found.setdefault(kind, [])
+                    if len(of_kind) == limit:
+                        more = True
+                        continue
+                    of_kind.append({"kind": kind, "vhost": vhost, "name": name, "detail": detail})
         items = _some_of_each(list(found.values()), limit)
         return {"items": items, "more": more or len(items) < sum(map(len, found.values()))}
 
-    def _candidates(self, call: Call, queues: list[QueueRef]) -> Iterator[tuple[str, str | None, str, str]]:
+    def _candidates(self, call: Call, queues: list[QueueRef]) -> Iterator[tuple[str, Iterable[Named]]]:
         view = self._view
-        for vhost, name, kind in view.queues.each_name(queues):
-            yield "queue", vhost, name, kind
-        for each in list(visible_vhosts(call)):
-            yield "vhost", each.name, each.name, each.record.description
-            for name, kind in view.exchanges.each_name(each.name):
-                yield "exchange", each.name, name, kind
-            for policy in list(each.policies.policies.values()):
-                yield "policy", each.name, policy.name, policy.put.pattern
+        yield "queue", view.queues.each_name(queues)
+        for vhost in visible_vhost_names(call):
+            row = view.vhosts.maybe_row(vhost)
+            if row is not None:
+                yield "vhost", [(vhost, vhost, row.record.description)]
+                yield "exchange", view.exchanges.each_name(vhost)
+                yield "policy", view.policies.each_name(vhost)
         for connection in visible_connections(call, view):
-            vhost, name, user, given = view.connections.known_as(connection)
-            yield "connection", vhost, name, f"{user} {given}".strip()
-            for tag, place in view.connections.consumed(connection):
-                yield "consumer", vhost, tag, place
+            yield "connection", [view.connections.known_as(connection)]
+            yield "consumer", view.connections.consumed(connection)
         if call.operator.is_administrator:
-            for name, record in list(self._users.items()):
-                yield "user", None, name, ", ".join(record.tags)
+            yield "user", ((None, each.name, ", ".join(each.tags)) for each in view.permissions.users())
 
     ROUTES: ClassVar = (
         Route("GET", "/api/warren/search", Access.USER, search, "Find by a part of a name", query=("q", "limit")),

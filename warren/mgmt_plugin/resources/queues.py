@@ -18,7 +18,7 @@ from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.metrics.statistics import RANGE_QUERY, Ranges, Statistics
-from warren.mgmt_plugin.names import the_queue_ref, visible_queues
+from warren.mgmt_plugin.names import the_queue, visible_queues
 from warren.mgmt_plugin.resources.consumers import ConsumerDescriber
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created
 from warren.mgmt_plugin.terms import table_from_json, table_to_json, text
@@ -110,7 +110,7 @@ class QueueHandlers(Handlers):
         return await answer_list(call, queues, describe, self._queue_keys(), self._view.queues.is_gone)
 
     async def show_queue(self, call: Call) -> Described:
-        queue = the_queue_ref(call, self._view)
+        queue = the_queue(call, self._view)
         self._statistics.watch(queue, QUEUE_FIELDS)
         described = self.describe_queue(queue, Ranges.of(call.query))
         if call.query.get("consumer_details") != "false":
@@ -132,7 +132,7 @@ class QueueHandlers(Handlers):
         return created(new=new)
 
     async def delete_queue(self, call: Call) -> None:
-        the_queue_ref(call, self._view)
+        the_queue(call, self._view)
         with call.client() as client:
             await client.call(
                 m.QueueDelete(
@@ -145,12 +145,12 @@ class QueueHandlers(Handlers):
             )
 
     async def purge_queue(self, call: Call) -> None:
-        the_queue_ref(call, self._view)
+        the_queue(call, self._view)
         with call.client() as client:
             await client.call(m.QueuePurge(0, call.params["queue"], no_wait=False))
 
     async def act_on_queue(self, call: Call) -> None:
-        the_queue_ref(call, self._view)
+        the_queue(call, self._view)
         wanted = await call.body(Action)
         if wanted.action not in ("sync", "cancel_sync"):
             raise bad_request(f"unknown action '{wanted.action}'")

@@ -16,13 +16,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 import trio
 
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.offsets import CLAIMS, LIFE_ID_BYTES, RANGE_MESSAGES, STREAM, SealedRow
+from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.names import the_vhost
@@ -41,14 +43,6 @@ from warren.msgstore.log.columns import (
     maybe_head,
     without_parts,
 )
-from warren.msgstore.log.lineage import Lineage
-from warren.msgstore.log.message_log import MessageLog
-from warren.msgstore.log.records import LIFE_ID_BYTES
-from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
-from warren.queues.claims import ClaimQueue
-from warren.queues.offset_columns import RANGE_MESSAGES, read_columns
-from warren.queues.offset_queue import OffsetQueue
-from warren.queues.queue import Queue
 from warren.server.copies.snapshots import (
     MAKING,
     Busy,
@@ -61,9 +55,6 @@ from warren.server.copies.snapshots import (
 )
 from warren.server.draining.drains import Drains
 from warren.server.threads import CHUNKS, SNAPSHOTS, in_thread
-from warren.streams.sealed_reads import read_sealed
-from warren.streams.stream import Stream
-from warren.vhosts.virtual_host import VirtualHost
 
 DIVERGED: Final = "diverged"
 OFFSET_DIGITS_MAX: Final = 19
@@ -74,19 +65,19 @@ LOOK_MESSAGES: Final = 1024  # at a time
 BESIDE_BYTES: Final = 8 << 20  # the most that a chunk has in addition to its largest message
 
 
-def incarnation_of(log: MessageLog, queue: Queue) -> str:
+def incarnation_of(view: EngineView, queue: QueueRef) -> str:
     """Return an identity of this queue, different from earlier and later ones of the same name."""
-    return incarnation(log.store_id, int(queue.store_id))
+    return incarnation(view.store_id(), view.offsets.number(queue))
 
 
-def the_restored_vhost(call: Call) -> VirtualHost:
-    """Return the vhost of a call; its records, and so the lineages of its streams, have been read.
+def the_restored_vhost(call: Call, view: EngineView) -> str:
+    """Return the name of the vhost of a call; its records, and so the lineages of its streams, have been read.
 
     Raises:
         HttpError: 404. 503, the broker is starting.
     """
     vhost = the_vhost(call)
-    if vhost.records.is_restoring:
+    if view.records.are_restoring(vhost):
         raise HttpError(503, "busy", "the broker is starting", (("Retry-After", str(RETRY_AFTER_S)),))
     return vhost
 
@@ -132,12 +123,12 @@ def life_of(text: str) -> bytes:
     return life_id
 
 
-def described_lives(lineage: Lineage) -> list[tuple[str, int]]:
-    """Return the lives of a lineage in the form for readers: id and first offset."""
-    return [(life_id.hex(), first) for life_id, first in zip(lineage.life_ids, lineage.firsts, strict=True)]
+def described_lives(view: EngineView, queue: QueueRef) -> list[tuple[str, int]]:
+    """Return the lives of a queue in the form for readers: id and first offset."""
+    return [(life_id.hex(), first) for life_id, first in view.offsets.lives(queue)]
 
 
-def check_path(queue: OffsetQueue, known: Known | None, end: int) -> None:
+def check_path(view: EngineView, queue: QueueRef, known: Known | None, end: int) -> None:
     """Make sure that a reader's knowledge fits the queue; `end`: of the requested range.
 
     Raises:
@@ -145,7 +136,7 @@ def check_path(queue: OffsetQueue, known: Known | None, end: int) -> None:
     """
     if known is None:
         return
-    divergence = queue.maybe_divergence(known.life_id, end if known.offset is None else known.offset)
+    divergence = view.offsets.maybe_divergence(queue, known.life_id, end if known.offset is None else known.offset)
     if divergence is not None:
         raise HttpError(409, DIVERGED, divergence)
 
@@ -175,7 +166,7 @@ class Ranges(Protocol):
     """A source that can be read in ranges: from `first` up to `end`, now."""
 
     id: str
-    queue: OffsetQueue | None  # None: a snapshot, which has no history
+    queue: QueueRef | None  # None: a snapshot, which has no history
 
     def bounds(self) -> tuple[int, int]:
         """Return the oldest offset, and the end of the synced part."""
@@ -193,42 +184,36 @@ class Ranges(Protocol):
 
 
 class Sources:
-    """The stores that ranges are read from: `log` has the messages, `drains` hold claims while they are read."""
+    """The queues that ranges are read from: `drains` hold claims while they are read."""
 
-    def __init__(self, log: MessageLog, settle: Callable[[], None], drains: Drains) -> None:
-        self._log = log
-        self._settle = settle
+    def __init__(self, view: EngineView, drains: Drains) -> None:
+        self.view = view
         self._drains = drains
 
-    def incarnation_of(self, queue: Queue) -> str:
-        """Return an identity of this queue, different from earlier and later ones of the same name."""
-        return incarnation_of(self._log, queue)
-
-    def maybe_ranges(self, queue: Queue) -> Ranges | None:
+    def maybe_ranges(self, queue: QueueRef) -> Ranges | None:
         """Return how `queue` is read in ranges; None when it is not."""
-        if isinstance(queue, Stream):
-            return StreamRanges(self._log, self._settle, queue)
-        if isinstance(queue, ClaimQueue):
-            return ClaimRanges(self._log, self._settle, self._drains, queue)
-        return None
+        kind = self.view.offsets.kind(queue)
+        if kind == STREAM:
+            return StreamRanges(self.view, queue)
+        return ClaimRanges(self.view, self._drains, queue) if kind == CLAIMS else None
 
 
 class StreamRanges:
     """A stream."""
 
-    def __init__(self, log: MessageLog, settle: Callable[[], None], stream: Stream) -> None:
-        self.id = incarnation_of(log, stream)
-        self.queue: OffsetQueue | None = stream
-        self._settle = settle
+    def __init__(self, view: EngineView, stream: QueueRef) -> None:
+        self.id = incarnation_of(view, stream)
+        self.queue: QueueRef | None = stream
+        self._view = view
+        self._offsets = view.offsets
         self._stream = stream
 
     def bounds(self) -> tuple[int, int]:
-        return self._stream.first_offset(), self._stream.synced_end()
+        return self._offsets.bounds(self._stream)
 
     def sealed_end(self) -> int:
         """Return the end of the sealed part; 0: nothing is sealed."""
-        table = self._stream.messages.sealer.table
-        return int(table.end) if table.segments else 0
+        return self._offsets.sealed_end(self._stream)
 
     async def cut(
         self, first: int, end: int, piece_bytes: int, most_bytes: int | None = None
@@ -237,63 +222,59 @@ class StreamRanges:
 
         Messages that are only in the log count with the average size of unsealed messages.
         """
-        table = self._stream.messages.sealer.table
         pieces = _Pieces(first, piece_bytes, most_bytes)
-        for _, chunk in table.chunks_between(first, end):
+        for chunk in self._offsets.sealed_between(self._stream, first, end):
             await give_way()
             if pieces.has_enough():
                 return pieces.made()
-            begin, behind = max(first, int(chunk.first)), min(int(chunk.end), end)
-            share = int(chunk.content_bytes) * (behind - begin) // (int(chunk.end) - int(chunk.first))
-            pieces.add(begin, behind, share)
+            begin, behind = max(first, chunk.first), min(chunk.end, end)
+            pieces.add(begin, behind, chunk.content_bytes * (behind - begin) // (chunk.end - chunk.first))
         if pieces.end < end:
             await self._cut_unsealed(pieces, end)
         return pieces.made()
 
     async def _cut_unsealed(self, pieces: _Pieces, end: int) -> None:
-        stream, messages = self._stream, self._stream.messages
-        count = max(1, int(stream.message_count) - int(messages.sealer.table.count))
-        average = max(1, int(stream.unsealed_bytes()) // count)
-        tail = end if pieces.most_bytes is None else min(end, int(messages.tail_from()))
+        stream, offsets = self._stream, self._offsets
+        average = offsets.unsealed_bytes(stream)
+        tail = end if pieces.most_bytes is None else min(end, offsets.tail_from(stream))
         await pieces.add_evenly(tail, average)
         while pieces.end < end and not pieces.has_enough():
             await give_way()
-            at = max(pieces.end, int(messages.tail_from()))
-            found = messages.messages(at, min(end, at + LOOK_MESSAGES))
-            if not found:
+            at = max(pieces.end, offsets.tail_from(stream))
+            sizes = offsets.tail_sizes(stream, at, min(end, at + LOOK_MESSAGES))
+            if not sizes:
                 await pieces.add_evenly(end, average)  # it has left memory meanwhile
-            for offset, message in enumerate(found, at):
+            for offset, size in enumerate(sizes, at):
                 if pieces.has_enough():
                     break
-                pieces.add(offset, offset + 1, 0 if message is None else int(message.content_bytes()))
+                pieces.add(offset, offset + 1, size)
 
     async def files(self, first: int, end: int) -> list[tuple[int, int, str, int, int]]:
         """Return the sealed chunks of a range: first, end, name of the file, place in it, bytes."""
-        stream = self._stream
         found: list[tuple[int, int, str, int, int]] = []
-        for segment, chunk in stream.messages.sealer.table.chunks_between(first, end):
+        number = self._offsets.number(self._stream)
+        for chunk in self._offsets.sealed_between(self._stream, first, end):
             await give_way()
-            path = sealed_path(stream.store_id, int(segment.first))
-            found.append((int(chunk.first), int(chunk.end), path, int(chunk.position), int(chunk.stored_bytes)))
+            path = sealed_path(number, chunk.file)
+            found.append((chunk.first, chunk.end, path, chunk.position, chunk.stored_bytes))
         return found
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
         stream = self._stream
-        table = stream.messages.sealer.table
-        if first < table.end:
-            segment, chunk = table.place(first)
+        chunk = self._offsets.maybe_sealed_at(stream, first)
+        if chunk is not None:
             if chunk.first >= end:
                 return ColumnsWriter().finish(first, end).encode(), end
-            pieces = await self._maybe_sealed(segment, chunk, wanted)
+            pieces = await self._maybe_sealed(chunk, wanted)
             if pieces is None:
                 return await self.read(first, end, wanted)  # compaction has replaced it while it was read
-            return pieces, min(int(chunk.end), end)
-        columns, following = await _read_columns(self._settle, stream, first, end, wanted)
-        if following > first and first < table.end:
+            return pieces, min(chunk.end, end)
+        columns, following = await _read_columns(self._view, stream, first, end, wanted)
+        if following > first and self._offsets.maybe_sealed_at(stream, first) is not None:
             return await self.read(first, end, wanted)  # sealed meanwhile, so that something was missing in the log
         return await _encoded(columns), following
 
-    async def _maybe_sealed(self, segment: SealedSegment, chunk: SealedChunk, wanted: Wanted) -> list[Piece] | None:
+    async def _maybe_sealed(self, chunk: SealedRow, wanted: Wanted) -> list[Piece] | None:
         """Return a chunk, without messages when it is damaged; None when it is not in the table any longer."""
         found: list[bytes | None] = []
         done = trio.Event()
@@ -302,47 +283,48 @@ class StreamRanges:
             found.append(data)
             done.set()
 
-        read_sealed(self._stream, segment, chunk, told)
-        await _settled(self._settle, done, self._stream)
+        self._offsets.read_sealed(self._stream, chunk, told)
+        await _told(self._view, done, self._stream)
         if found[0] is not None:
             missing = wanted.missing_parts()
             if len(found[0]) < LARGE_BODY_BYTES or not missing:
                 return without_parts(found[0], missing) if missing else [found[0]]
             return await in_thread(CHUNKS, without_parts, found[0], missing)
-        if chunk.first < self._stream.first_offset():
-            raise _gone(self._stream)
-        if not self._stream.messages.sealer.table.has(chunk):
+        oldest = self._offsets.bounds(self._stream)[0]
+        if chunk.first < oldest:
+            raise _gone(oldest)
+        if not self._offsets.is_sealed_there(self._stream, chunk):
             return None
-        self._stream.chunk_damaged(chunk)
+        self._offsets.note_damage(self._stream, chunk)
         return ColumnsWriter().finish(chunk.first, chunk.end).encode()
 
 
 class ClaimRanges:
     """The claims of a drain."""
 
-    def __init__(self, log: MessageLog, settle: Callable[[], None], drains: Drains, claims: ClaimQueue) -> None:
-        self.id = incarnation_of(log, claims)
-        self.queue: OffsetQueue | None = claims
-        self._settle = settle
+    def __init__(self, view: EngineView, drains: Drains, claims: QueueRef) -> None:
+        self.id = incarnation_of(view, claims)
+        self.queue: QueueRef | None = claims
+        self._view = view
         self._drains = drains
         self._claims = claims
 
     def bounds(self) -> tuple[int, int]:
-        return self._claims.first_offset(), self._claims.synced_end()
+        return self._view.offsets.bounds(self._claims)
 
     async def cut(
         self, first: int, end: int, piece_bytes: int, most_bytes: int | None = None
     ) -> tuple[list[int], list[int]]:
         pieces = _Pieces(first, piece_bytes, most_bytes)
-        claims = self._claims
-        await pieces.add_evenly(end, max(1, int(claims.ready.body_bytes) // max(1, int(claims.message_count))))
+        count, body_bytes = self._view.offsets.size(self._claims)
+        await pieces.add_evenly(end, max(1, body_bytes // max(1, count)))
         return pieces.made()
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
         claims = self._claims
         counted = self._drains.are_counted(claims)
         with self._drains.reading(claims):
-            columns, following = await _read_columns(self._settle, claims, first, end, wanted, counted=counted)
+            columns, following = await _read_columns(self._view, claims, first, end, wanted, counted=counted)
         return await _encoded(columns), following
 
 
@@ -367,7 +349,7 @@ class SnapshotRanges:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.id = snapshot.queue_id
-        self.queue: OffsetQueue | None = None
+        self.queue: QueueRef | None = None
         self._snapshot = snapshot
         self._has_read = False
 
@@ -492,7 +474,7 @@ class _Pieces:
 
 
 async def _read_columns(
-    settle: Callable[[], None], queue: OffsetQueue, first: int, end: int, wanted: Wanted, *, counted: bool = False
+    view: EngineView, queue: QueueRef, first: int, end: int, wanted: Wanted, *, counted: bool = False
 ) -> tuple[Columns, int]:
     """Return a chunk of the messages in memory or in the log, and the offset that it ends at.
 
@@ -506,27 +488,28 @@ async def _read_columns(
         found.append((columns, following))
         done.set()
 
-    read_columns(queue, first, end, bodies=wanted.bodies, properties=wanted.properties, told=told, counted=counted)
+    bodies, properties = wanted
+    view.offsets.read_columns(queue, first, end, told, bodies=bodies, properties=properties, counted=counted)
     if not found:
-        await _settled(settle, done, queue)
-    if first < queue.first_offset():
-        raise _gone(queue)
+        await _told(view, done, queue)
+    oldest = view.offsets.bounds(queue)[0]
+    if first < oldest:
+        raise _gone(oldest)
     return found[0]
 
 
-def _gone(queue: OffsetQueue) -> HttpError:
-    return HttpError(410, "gone", f"the oldest offset is {queue.first_offset()}")
+def _gone(oldest: int) -> HttpError:
+    return HttpError(410, "gone", f"the oldest offset is {oldest}")
 
 
-async def _settled(settle: Callable[[], None], done: trio.Event, queue: Queue) -> None:
-    """Have the engine finish its turn, and wait for the result.
+async def _told(view: EngineView, done: trio.Event, queue: QueueRef) -> None:
+    """Wait until the engine has told what was asked.
 
     Raises:
         HttpError: 404, the queue was deleted meanwhile.
     """
-    settle()
     while not done.is_set():
-        if queue.deleted:
+        if view.queues.is_gone(queue):
             raise not_found()
         with trio.move_on_after(0.1):
             await done.wait()

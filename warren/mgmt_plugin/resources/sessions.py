@@ -7,11 +7,11 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from warren.channels.access import AccessControl
 from warren.mgmt_plugin.http.json_bodies import BodyLimits
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.operators import SESSION_S, Doorkeeper, OperatorSession, cookie_header, session_identifier
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, convert, decode_json, measure, not_authorised
+from warren.server.logins.authenticator import Users
 
 LIMITS: Final = BodyLimits(16 << 10, 100)
 
@@ -36,9 +36,9 @@ def _describe(session: OperatorSession, tags: tuple[str, ...]) -> dict[str, obje
 class SessionHandlers(Handlers):
     """Handlers of the sessions of browsers."""
 
-    def __init__(self, doorkeeper: Doorkeeper, access: AccessControl) -> None:
+    def __init__(self, doorkeeper: Doorkeeper, users: Users) -> None:
         self._doorkeeper = doorkeeper
-        self._access = access
+        self._users = users
 
     async def begin_session(self, call: Call) -> Response:
         """Log in: the answer names the user and the token that every change has to carry."""
@@ -73,7 +73,7 @@ class SessionHandlers(Handlers):
         session = None
         if identifier is not None:
             doorkeeper.check_origin(call.request)
-            session = doorkeeper.sessions.maybe_find(identifier, self._access)
+            session = doorkeeper.sessions.maybe_find(identifier, self._users)
         if identifier is None or session is None:
             raise HttpError(401, "not_authorized", "there is no session")
         return identifier, session

@@ -15,15 +15,15 @@ from urllib.parse import quote
 import msgspec
 import trio
 
-from warren.channels.access import READ
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.offsets import STREAM
+from warren.engine_view.permissions import READ
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import the_vhost, visible_vhosts
+from warren.mgmt_plugin.names import the_vhost, visible_vhost_names
 from warren.mgmt_plugin.resources.ranges import incarnation_of, refused
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
-from warren.msgstore.log.message_log import MessageLog
 from warren.server.copies.snapshots import MAKING, Snapshot, SnapshotError, Snapshots
-from warren.streams.stream import Stream
 
 TTL_S: Final = 3600
 TTL_MAX_S: Final = 7 * 24 * 3600
@@ -83,19 +83,19 @@ _S: Final = f"{_P}/{{vhost}}/{{queue}}/{{snapshot}}"
 
 
 class SnapshotHandlers(Handlers):
-    """Handlers of snapshots. `log` has the messages that snapshots are made of, `nursery` the tasks that make them."""
+    """Handlers of snapshots. `nursery` has the tasks that make them."""
 
-    def __init__(self, snapshots: Snapshots, log: MessageLog, nursery: trio.Nursery) -> None:
+    def __init__(self, view: EngineView, snapshots: Snapshots, nursery: trio.Nursery) -> None:
+        self._view = view
         self._snapshots = snapshots
-        self._log = log
         self._nursery = nursery
 
     async def make_snapshot(self, call: Call) -> Response:
         order = await call.body(SnapshotOrder)
         name = call.params["queue"]
         call.authorize(READ, "queue", name)
-        queue = the_vhost(call).queue(name, None)  # not one that belongs to a connection
-        if isinstance(queue, Stream):
+        queue = self._view.queues.shared(the_vhost(call), name)
+        if self._view.offsets.kind(queue) == STREAM:
             raise bad_request(f"queue '{name}' is a stream: streams are read by offset")
         if not 0 < order.ttl_s <= TTL_MAX_S:
             raise bad_request(f"ttl_s must be a number up to {TTL_MAX_S}")
@@ -105,7 +105,7 @@ class SnapshotHandlers(Handlers):
         try:
             snapshot = snapshots.begin(
                 queue,
-                incarnation_of(self._log, queue),
+                incarnation_of(self._view, queue),
                 call.operator.name,
                 order.ttl_s,
                 self._nursery,
@@ -124,8 +124,7 @@ class SnapshotHandlers(Handlers):
         return Response(status, msgspec.json.encode(describe(snapshot)), headers=headers)
 
     async def list_snapshots(self, call: Call) -> list[Described]:
-        names = [vhost.name for vhost in visible_vhosts(call)]
-        return [describe(each) for each in self._snapshots.of(names)]
+        return [describe(each) for each in self._snapshots.of(visible_vhost_names(call))]
 
     async def show_snapshot(self, call: Call) -> Described:
         return describe(the_snapshot(call, self._snapshots, call.params["snapshot"]))

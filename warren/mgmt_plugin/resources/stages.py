@@ -14,13 +14,13 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from warren.channels.access import WRITE
+from warren.engine_view.permissions import WRITE
 from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError, Response
 from warren.mgmt_plugin.listing import Described, in_order
-from warren.mgmt_plugin.names import the_vhost, visible_vhosts
+from warren.mgmt_plugin.names import the_vhost, visible_vhost_names
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.server.staging.commit_notes import Note
 from warren.server.staging.stage_files import DamagedPart
@@ -181,7 +181,7 @@ class StageHandlers(Handlers):
         return {"committed": outcome.committed, "messages": outcome.messages, "unroutable": outcome.unroutable}
 
     async def list_stages(self, call: Call) -> Rows:
-        names = {vhost.name for vhost in visible_vhosts(call)}
+        names = set(visible_vhost_names(call))
         user = None if call.operator.is_monitor else call.operator.name
         now_ms = self._stages.now_ms()
         return Rows(await self._stages.listed(names, user), lambda stage: _describe(stage, now_ms))

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 import msgspec
 import trio
+from msgspec.structs import asdict
 
 from warren.amqp.codec import NAME_MAX_BYTES
-from warren.channels.access import READ
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.offsets import STREAM
+from warren.engine_view.permissions import READ
+from warren.engine_view.refs import GroupRef, QueueRef
+from warren.engine_view.streams import AT_FIRST, AT_LAST, AT_NEXT, AT_OFFSET, OFFSET_MAX, Start, at_time
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import the_shared_queue, visible_vhosts
+from warren.mgmt_plugin.names import the_shared_queue, visible_vhost_names
 from warren.mgmt_plugin.resources.ranges import Known, check_path, life_of, the_restored_vhost
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created, not_found
-from warren.msgstore.log.message_log import MessageLog
 from warren.queues.arguments import age_ms
-from warren.streams.consumer import AT_FIRST, AT_LAST, AT_NEXT, AT_OFFSET, OFFSET_MAX, Start, at_time
-from warren.streams.groups import Group
-from warren.streams.stream import Stream
 
 _NAMED: Final = {"first": AT_FIRST, "last": AT_LAST, "next": AT_NEXT}
 
@@ -36,38 +36,6 @@ class Position(msgspec.Struct):
     life: str | None = None
 
 
-def _the_stream(call: Call) -> Stream:
-    queue = the_shared_queue(call)
-    call.authorize(READ, "queue", queue.name)
-    if not isinstance(queue, Stream):
-        raise bad_request(f"queue '{queue.name}' is not a stream")
-    return queue
-
-
-def _the_group(call: Call, stream: Stream) -> Group:
-    for group in stream.consumer_groups():
-        if group.name == call.params["group"]:
-            return group
-    raise not_found()
-
-
-def _describe(stream: Stream, group: Group) -> Described:
-    serving = stream.need_groups()
-    active = serving.active_of(group)
-    committed = int(group.committed)
-    following = stream.next_offset()
-    return {
-        "vhost": stream.vhost_name,
-        "queue": stream.name,
-        "name": group.name,
-        "committed_offset": committed if committed >= 0 else None,
-        "lag": max(0, following - max(committed, stream.first_offset())) if committed >= 0 else None,
-        "committed_at": int(group.committed_ms) or None,
-        "consumers": len(serving.consumers_of(group)),
-        "active_consumer_tag": None if active is None else active.tag,
-    }
-
-
 _G: Final = "/api/warren/stream-groups"
 _S: Final = "/api/warren/streams/{vhost}/{queue}"
 _SEE: Final = Access.VHOST_VISIBLE
@@ -75,11 +43,27 @@ _USE: Final = Access.VHOST
 
 
 class StreamHandlers(Handlers):
-    """Handlers for the relation of streams and their readers. `log` tells the time."""
+    """Handlers for the relation of streams and their readers."""
 
-    def __init__(self, log: MessageLog, settle: Callable[[], None]) -> None:
-        self._log = log
-        self._settle = settle
+    def __init__(self, view: EngineView) -> None:
+        self._view = view
+        self._streams = view.streams
+
+    def _the_stream(self, call: Call) -> QueueRef:
+        queue = the_shared_queue(call, self._view)
+        call.authorize(READ, "queue", call.params["queue"])
+        if self._view.offsets.kind(queue) != STREAM:
+            raise bad_request(f"queue '{call.params['queue']}' is not a stream")
+        return queue
+
+    def _the_group(self, call: Call, stream: QueueRef) -> GroupRef:
+        group = self._streams.maybe_group(stream, call.params["group"])
+        if group is None:
+            raise not_found()
+        return group
+
+    def _describe(self, each: tuple[QueueRef, GroupRef]) -> Described:
+        return asdict(self._streams.group(*each))
 
     def _start_of(self, position: Position) -> Start:
         offset, time_ms = position.offset, position.time_ms
@@ -94,10 +78,10 @@ class StreamHandlers(Handlers):
                 return Start(_NAMED[offset], 0)
             age = age_ms(offset)
             if age > 0:
-                return at_time(int(self._log.now_ms) - age)
+                return at_time(self._streams.now_ms() - age)
         raise bad_request("offset must be a number, first, last, next or an age such as 1h")
 
-    async def _offset_at(self, stream: Stream, start: Start) -> int:
+    async def _offset_at(self, stream: QueueRef, start: Start) -> int:
         found: list[int] = []
         done = trio.Event()
 
@@ -105,58 +89,52 @@ class StreamHandlers(Handlers):
             found.append(offset)
             done.set()
 
-        stream.find(start, told)
-        self._settle()
-        while not done.is_set() and not stream.deleted:
+        self._streams.find(stream, start, told)
+        while not done.is_set() and not self._view.queues.is_gone(stream):
             with trio.move_on_after(0.1):
                 await done.wait()
-        if not found or stream.deleted:
+        if not found or self._view.queues.is_gone(stream):
             raise not_found()
         return found[0]
 
     async def list_groups(self, call: Call) -> Rows:
-        streams: list[Stream] = []
-        for vhost in visible_vhosts(call):
-            of_vhost = [queue for queue in vhost.queues.values() if isinstance(queue, Stream)]
-            streams += sorted(of_vhost, key=lambda stream: stream.name)
-        found = [(stream, group) for stream in streams for group in stream.consumer_groups()]
-        return Rows(found, lambda each: _describe(*each), lambda each: each[0].deleted)
+        streams: list[QueueRef] = []
+        for vhost in visible_vhost_names(call):
+            streams += self._streams.in_vhost(vhost)
+        found = [(stream, group) for stream in streams for group in self._streams.groups(stream)]
+        return Rows(found, self._describe, lambda each: self._view.queues.is_gone(each[0]))
 
     async def list_groups_of(self, call: Call) -> Rows:
-        stream = _the_stream(call)
-        return Rows(stream.consumer_groups(), lambda group: _describe(stream, group))
+        stream = self._the_stream(call)
+        return Rows([(stream, group) for group in self._streams.groups(stream)], self._describe)
 
     async def show_group(self, call: Call) -> Described:
-        stream = _the_stream(call)
-        return _describe(stream, _the_group(call, stream))
+        stream = self._the_stream(call)
+        return self._describe((stream, self._the_group(call, stream)))
 
     async def reset_group(self, call: Call) -> Response:
         position = await call.body(Position)
-        stream = _the_stream(call)
+        stream = self._the_stream(call)
         name = call.params["group"]
         if not 0 < len(name.encode("utf-8", "replace")) <= NAME_MAX_BYTES:
             raise bad_request(f"the name of a group has 1 to {NAME_MAX_BYTES} bytes")
         offset = await self._offset_at(stream, self._start_of(position))
         if position.life is not None:
-            the_restored_vhost(call)
+            the_restored_vhost(call, self._view)
             known = position.offset if isinstance(position.offset, int) else offset
-            check_path(stream, Known(life_of(position.life)), known)
-        new = all(group.name != name for group in stream.consumer_groups())
-        stream.need_groups().reset(name, offset)
-        self._settle()
+            check_path(self._view, stream, Known(life_of(position.life)), known)
+        new = self._streams.maybe_group(stream, name) is None
+        self._streams.reset(stream, name, offset)
         return created(new=new)
 
     async def forget_group(self, call: Call) -> None:
-        stream = _the_stream(call)
-        group = _the_group(call, stream)
-        if stream.need_groups().consumers_of(group):
+        stream = self._the_stream(call)
+        if not self._streams.maybe_forget(stream, self._the_group(call, stream)):
             raise bad_request("a group with consumers cannot be forgotten")
-        stream.need_groups().forget(group)
-        self._settle()
 
     async def find_offset(self, call: Call) -> Described:
         position = await call.body(Position)
-        stream = _the_stream(call)
+        stream = self._the_stream(call)
         return {"offset": await self._offset_at(stream, self._start_of(position))}
 
     ROUTES: ClassVar = (

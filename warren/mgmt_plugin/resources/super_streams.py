@@ -14,20 +14,17 @@ import msgspec
 
 from warren.amqp import methods as m
 from warren.amqp.declarations import ExchangeDeclaration
-from warren.amqp.field_table import EMPTY_TABLE
-from warren.channels.access import CONFIGURE
-from warren.exchanges.exchange import SUPER_STREAM, Exchange
-from warren.exchanges.super_stream_exchange import SUPER_STREAM_TYPE
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.exchanges import Placed
+from warren.engine_view.permissions import CONFIGURE
+from warren.engine_view.super_streams import DIRECT, PARTITIONS_MAX, SUPER_STREAM, SUPER_STREAM_TYPE
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
-from warren.mgmt_plugin.names import the_vhost, visible_vhosts
+from warren.mgmt_plugin.names import the_vhost, visible_vhost_names
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created, not_found
 from warren.mgmt_plugin.terms import table_from_json, table_to_json
 from warren.queues.arguments import BY_KEY, INTEGER
-from warren.streams.stream import Stream
-from warren.vhosts.super_streams import DIRECT, PARTITIONS_MAX, maybe_order, partition_bindings
-from warren.vhosts.virtual_host import VirtualHost
 
 
 class NewSuperStream(msgspec.Struct):
@@ -40,45 +37,6 @@ class NewSuperStream(msgspec.Struct):
     binding_keys: str | None = msgspec.field(default=None, name="binding-keys")
     type: str | None = None
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-def describe_super_stream(vhost: VirtualHost, exchange: Exchange) -> Described:
-    """Return a super stream with its partitions, in order."""
-    described: list[Described] = []
-    arguments = EMPTY_TABLE
-    for binding in partition_bindings(exchange):
-        stream = binding.destination
-        assert isinstance(stream, Stream)
-        if not described:
-            arguments = stream.arguments
-        order = maybe_order(binding)
-        described.append(
-            {
-                "name": stream.name,
-                "routing_key": binding.routing_key,
-                "order": "not_found" if order is None else order,
-                "state": "running",
-                "messages": int(stream.message_count),
-                "first_offset": stream.first_offset(),
-                "next_offset": stream.next_offset(),
-            }
-        )
-    return {
-        "name": exchange.name,
-        "vhost": vhost.name,
-        "type": exchange.type_name,
-        "arguments": table_to_json(arguments),
-        "partition_count": len(described),
-        "partitions": described,
-    }
-
-
-def _the_super_stream(call: Call) -> tuple[VirtualHost, Exchange]:
-    vhost = the_vhost(call)
-    exchange = vhost.exchanges.get(call.params["name"])
-    if exchange is None or not exchange.is_super_stream:
-        raise not_found()
-    return vhost, exchange
 
 
 def _wanted(body: NewSuperStream) -> int | list[str]:
@@ -133,26 +91,46 @@ _USE: Final = Access.VHOST
 class SuperStreamHandlers(Handlers):
     """Handlers of super streams."""
 
+    def __init__(self, view: EngineView) -> None:
+        self._view = view
+
+    def describe(self, of: Placed) -> Described:
+        """Return a super stream with its partitions, in order."""
+        row = self._view.super_streams.row(of)
+        return {
+            "name": row.name,
+            "vhost": of[0],
+            "type": row.type,
+            "arguments": table_to_json(row.arguments),
+            "partition_count": len(row.partitions),
+            "partitions": [
+                {
+                    "name": each.name,
+                    "routing_key": each.routing_key,
+                    "order": "not_found" if each.order is None else each.order,
+                    "state": "running",
+                    "messages": each.messages,
+                    "first_offset": each.first_offset,
+                    "next_offset": each.next_offset,
+                }
+                for each in row.partitions
+            ],
+        }
+
+    def _the_super_stream(self, call: Call) -> Placed:
+        found = self._view.super_streams.maybe(call.params["vhost"], call.params["name"])
+        if found is None:
+            raise not_found()
+        return found
+
     async def list_super_streams(self, call: Call) -> Response:
-        found = [
-            (vhost, vhost.exchanges[name])
-            for vhost in visible_vhosts(call)
-            for name in sorted(vhost.exchanges)
-            if vhost.exchanges[name].is_super_stream
-        ]
-        return await answer_list(
-            call,
-            found,
-            lambda each: describe_super_stream(*each),
-            {
-                "name": lambda each: each[1].name,
-                "vhost": lambda each: each[0].name,
-                "type": lambda each: each[1].type_name,
-            },
-        )
+        found: list[Placed] = []
+        for vhost in visible_vhost_names(call):
+            found += self._view.super_streams.in_order(vhost)
+        return await answer_list(call, found, self.describe, self._view.exchanges.KEYS)
 
     async def show_super_stream(self, call: Call) -> Described:
-        return describe_super_stream(*_the_super_stream(call))
+        return self.describe(self._the_super_stream(call))
 
     async def make_super_stream(self, call: Call) -> Response:
         body = await call.body(NewSuperStream)
@@ -161,7 +139,7 @@ class SuperStreamHandlers(Handlers):
         kind = body.type or (SUPER_STREAM_TYPE if isinstance(wanted, int) else DIRECT)
         if kind not in (SUPER_STREAM_TYPE, DIRECT):
             raise bad_request(f"The type must be {SUPER_STREAM_TYPE} or {DIRECT}")
-        new = name not in the_vhost(call).exchanges
+        new = self._view.exchanges.maybe(the_vhost(call), name) is None
         arguments = table_from_json(_stream_arguments(body.arguments) | {SUPER_STREAM: wanted})
         with call.client() as client:
             await client.call(ExchangeDeclaration(name, kind, durable=True, arguments=arguments))
@@ -169,14 +147,14 @@ class SuperStreamHandlers(Handlers):
 
     async def delete_super_stream(self, call: Call) -> None:
         # From here on nothing is awaited until everything is sent: nothing of it changes, and it goes in one batch.
-        _, exchange = _the_super_stream(call)
+        row = self._view.super_streams.row(self._the_super_stream(call))
         with call.client() as client:
-            call.authorize(CONFIGURE, "exchange", exchange.name)
-            partitions = [binding.destination.name for binding in partition_bindings(exchange)]
+            call.authorize(CONFIGURE, "exchange", row.name)
+            partitions = [each.name for each in row.partitions]
             for partition in partitions:
                 call.authorize(CONFIGURE, "queue", partition)
             client.send(
-                m.ExchangeDelete(0, exchange.name, if_unused=False, no_wait=False),
+                m.ExchangeDelete(0, row.name, if_unused=False, no_wait=False),
                 *(
                     m.QueueDelete(0, partition, if_unused=False, if_empty=False, no_wait=False)
                     for partition in partitions

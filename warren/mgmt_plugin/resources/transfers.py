@@ -28,27 +28,22 @@ from urllib.parse import quote
 import msgspec
 import trio
 
-from warren.amqp.errors import ACCESS_REFUSED, AmqpError, ChannelException
+from warren.amqp.errors import AmqpError, ChannelException
 from warren.amqp.properties import headers_of
-from warren.channels.access import READ, WRITE, AccessControl, Principal
-from warren.channels.broker import Broker
+from warren.engine_view.browsing import LANE_SHIFT, NUMBER_MASK, Cursor, Message, Seen
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.held import PARKED, HeldMessage
+from warren.engine_view.offsets import CLAIMS, STREAM
+from warren.engine_view.permissions import READ, WRITE, Permissions, Rights
+from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import exchange_name, the_shared_queue, the_vhost, visible_vhosts
+from warren.mgmt_plugin.names import exchange_name, the_shared_queue, the_vhost, visible_vhost_names
 from warren.mgmt_plugin.resources.browsing import Filter
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.mgmt_plugin.terms import table_to_json
-from warren.msgstore.log.message import Message
-from warren.queues.browse import Cursor, Seen, look, settle_seen, still_waits
-from warren.queues.claims import ClaimQueue
-from warren.queues.held_messages import DROPPED, HeldMessage, HeldMessages
-from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK, PARKED
-from warren.queues.queue import Queue
 from warren.server.shares import Quota
 from warren.server.supervision import Supervision
-from warren.streams.stream import Stream
-from warren.vhosts.limits import USER_LIMITS, is_reached
-from warren.vhosts.virtual_host import VirtualHost
 
 PIECE_MESSAGES: Final = 100
 RUNNING_QUOTA: Final = Quota(total=32, of_user=8)
@@ -121,8 +116,9 @@ class Transfer:
     """One transfer that has not ended. `places`: of the only messages that are wanted; of parked ones their numbers."""
 
     id: str
-    vhost: VirtualHost
-    queue: Queue
+    vhost: str
+    name: str  # of the queue
+    queue: QueueRef
     destination: Destination
     moves: bool
     filter: Filter
@@ -145,8 +141,8 @@ class Transfer:
         """Return the state of the transfer."""
         return {
             "id": self.id,
-            "vhost": self.vhost.name,
-            "queue": self.queue.name,
+            "vhost": self.vhost,
+            "queue": self.name,
             "mode": "move" if self.moves else "copy",
             "from": "parked" if self.parked else "ready",
             "destination": self.destination.described,
@@ -166,11 +162,11 @@ class Transfer:
         """End the transfer; transferred messages stay transferred."""
         self._scope.cancel()
 
-    async def run(self, broker: Broker, settle: Callable[[], None]) -> None:
+    async def run(self, view: EngineView) -> None:
         """Transfer until nothing is left, the limit is reached, it fails or is stopped."""
         try:
             with self._scope:
-                await (self._run_parked(broker, settle) if self.parked else self._run(broker, settle))
+                await (self._run_parked(view) if self.parked else self._run(view))
         except Exception:
             self._fail("the broker failed to go on with it")
             raise
@@ -179,85 +175,81 @@ class Transfer:
                 self.state = STOPPED if self._scope.cancelled_caught else DONE
             self.ended_at_ms = int(time.time() * 1000)
 
-    async def _run(self, broker: Broker, settle: Callable[[], None]) -> None:
+    async def _run(self, view: EngineView) -> None:
         cursor = Cursor()
         while self.places is None and not cursor.ended and self._goes_on():
-            await self._look(broker, settle, cursor, self._piece)
+            await self._look(view, cursor, self._piece)
         for place in self.places or ():
             if not self._goes_on():
                 break
             # It came back, or it is still in the backlog.
             for in_backlog in (False, True):
-                await self._look(broker, settle, _cursor_at(place, in_backlog=in_backlog), 1, place)
-        self._note_deletion()
+                await self._look(view, view.browsing.cursor_at(place, in_backlog=in_backlog), 1, place)
+        self._note_deletion(view)
 
-    async def _look(
-        self, broker: Broker, settle: Callable[[], None], cursor: Cursor, most: int, only: int | None = None
-    ) -> None:
+    async def _look(self, view: EngineView, cursor: Cursor, most: int, only: int | None = None) -> None:
         """Look at the next messages and take them, or the one at the place `only`."""
         done = trio.Event()
 
         def told(seen: list[Seen]) -> None:
             # In the engine's call: these messages are still where they were seen, and the permissions are current.
-            principal = self._maybe_principal(broker.access)
+            rights = self._maybe_rights(view)
             for each in seen:
-                if principal is not None and self._goes_on() and only in (None, each.place):
-                    self._take(each, principal)
+                if rights is not None and self._goes_on() and only in (None, each.place):
+                    self._take(view, each, rights)
             done.set()
 
-        async with self._paced(broker):
-            look(self.queue, cursor, most, told)
-            settle()
+        async with self._paced(view):
+            view.browsing.look(self.queue, cursor, most, told)
             await done.wait()
 
-    async def _run_parked(self, broker: Broker, settle: Callable[[], None]) -> None:
-        held = self.queue.held(PARKED)
-        number, end = 0, 0 if held is None else held.end_number()
+    async def _run_parked(self, view: EngineView) -> None:
+        held, queue = view.held, self.queue
+        number, end = 0, held.end_number(queue, PARKED)
         places = self.places
-        while held is not None and number < end and not self.queue.deleted and self._goes_on():
+        while number < end and not view.queues.is_gone(queue) and self._goes_on():
             if places is None:
-                numbers, number = held.numbers_from(number, self._piece)
+                numbers, number = held.numbers_from(queue, PARKED, number, self._piece)
             else:
                 numbers, places = places[: self._piece], places[self._piece :]
                 number = 0 if places else end
             done = trio.Event()
 
-            def told(listed: list[HeldMessage], held: HeldMessages = held, done: trio.Event = done) -> None:
+            def told(listed: list[HeldMessage], done: trio.Event = done) -> None:
                 # In the engine's call, as above.
-                principal = self._maybe_principal(broker.access)
+                rights = self._maybe_rights(view)
                 taken: list[int] = []
                 for each in listed:
-                    if principal is not None and self._goes_on() and self._take_parked(each, principal):
+                    if rights is not None and self._goes_on() and self._take_parked(view, each, rights):
                         taken.append(each.number)
                 if taken:
-                    held.take(taken, DROPPED, lambda count: done.set())
+                    held.drop(queue, PARKED, taken, lambda count: done.set())
                 else:
                     done.set()
 
-            async with self._paced(broker):
-                held.list_numbered(numbers, told)
-                settle()
+            async with self._paced(view):
+                held.list_numbered(queue, PARKED, numbers, told)
                 await done.wait()
-        self._note_deletion()
+        self._note_deletion(view)
 
     @property
     def _piece(self) -> int:
         return PIECE_MESSAGES if self.rate is None else min(PIECE_MESSAGES, self.rate)
 
     @asynccontextmanager
-    async def _paced(self, broker: Broker) -> AsyncIterator[None]:
+    async def _paced(self, view: EngineView) -> AsyncIterator[None]:
         """Wait after a piece for everything that publishers wait for, and as long as the rate demands."""
         began_s = trio.current_time()
         scanned = self.scanned
         yield
-        while broker.log.is_congested() or broker.shared.stopped:
+        while view.publishers_wait():
             await trio.sleep(0.01)  # the disk is behind, or there is an alarm: publishers wait as well
         if self.rate is not None:
             await trio.sleep_until(began_s + (self.scanned - scanned) / self.rate)
         await trio.lowlevel.checkpoint()
 
-    def _note_deletion(self) -> None:
-        if self.queue.deleted:
+    def _note_deletion(self, view: EngineView) -> None:
+        if view.queues.is_gone(self.queue):
             self._fail("the queue was deleted")
 
     def _fail(self, reason: str) -> None:
@@ -266,42 +258,43 @@ class Transfer:
     def _goes_on(self) -> bool:
         return self.state == RUNNING and self.scanned < self.total and self.transferred < self.limit
 
-    def _maybe_principal(self, access: AccessControl) -> Principal | None:
-        """Return the user with its permissions now, if they are enough; else the transfer fails."""
+    def _maybe_rights(self, view: EngineView) -> Rights | None:
+        """Return what the user may do now, if it is enough; else the transfer fails."""
+        if view.queues.maybe(self.vhost, self.name) is not self.queue:
+            self._fail("the queue was deleted")  # or another vhost of this name is there
+            return None
         try:
-            return principal_for(access, self.user, self.vhost.name, self.queue.name, self.destination)
+            return rights_for(view.permissions, self.user, self.vhost, self.name, self.destination)
         except AmqpError as error:
             self._fail(error.explanation)
             return None
 
-    def _take(self, seen: Seen, principal: Principal) -> None:
+    def _take(self, view: EngineView, seen: Seen, rights: Rights) -> None:
         self.scanned += 1
-        keeper = self.queue.keeper
-        if keeper is not None and keeper.expiry.is_expired(seen.message):
+        if view.browsing.is_expired(self.queue, seen.message):
             return  # the lifetime of a copy would start again
-        if self.moves and not still_waits(self.queue, seen):
+        if self.moves and not view.browsing.waits(self.queue, seen):
             return  # an earlier message of this transfer has pushed it out
-        if self._publish(seen.message, principal) and self.moves and still_waits(self.queue, seen):
-            settle_seen(self.queue, seen)
+        if self._publish(view, seen.message, rights) and self.moves:
+            view.browsing.take(self.queue, seen)
 
-    def _take_parked(self, held: HeldMessage, principal: Principal) -> bool:
+    def _take_parked(self, view: EngineView, held: HeldMessage, rights: Rights) -> bool:
         """Tell whether the message can be dropped: the others have it."""
         self.scanned += 1
-        return self._publish(held.message, principal) and self.moves
+        return self._publish(view, held.message, rights) and self.moves
 
-    def _publish(self, message: Message, principal: Principal) -> bool:
+    def _publish(self, view: EngineView, message: Message, rights: Rights) -> bool:
         """Give the others a message that passes the filter; tell whether they have it."""
         if not self.filter.accepts(message):
             return False
         taken, refused = 0, False
-        target = self._target(message)
+        target = self._target(view, message)
         if target is not None:
             try:
-                exchange = principal.publishable(self.vhost, *target)
+                taken, refused = view.browsing.publish_copy(self.vhost, message, *target, rights)
             except ChannelException as error:
                 self._fail(error.explanation)
                 return False
-            taken, refused = self.vhost.publish_copy(message, exchange, target[1])
         if refused:
             self._fail("a destination refuses more messages")
         elif taken == 0:
@@ -310,44 +303,28 @@ class Transfer:
             self.transferred += 1
         return taken > 0 and not refused
 
-    def _target(self, message: Message) -> tuple[str, str] | None:
+    def _target(self, view: EngineView, message: Message) -> tuple[str, str] | None:
         """Return the exchange and the routing key for `message`; None when it has no origin to go to."""
         destination = self.destination
         if destination.exchange is not None:
             key = destination.routing_key
             return destination.exchange, message.envelope.routing_key if key is None else key
         origin = origin_of(message)
-        if origin is None or origin[0] == self.queue.name or origin[0] not in self.vhost.queues:
+        if origin is None or origin[0] == self.name or view.queues.maybe(self.vhost, origin[0]) is None:
             return None
         return "", origin[0]
 
 
-def _cursor_at(place: int, *, in_backlog: bool) -> Cursor:
-    """Return a cursor that looks at a place first, among messages that came back or in the backlog."""
-    cursor = Cursor()
-    cursor.lane = place >> LANE_SHIFT
-    cursor.in_backlog = in_backlog
-    cursor.number = place & NUMBER_MASK
-    return cursor
-
-
-def principal_for(access: AccessControl, user: str, vhost: str, queue: str, destination: Destination) -> Principal:
-    """Return the user as it may act now: read the queue, and write to the destination, as far as it is known before.
+def rights_for(permissions: Permissions, user: str, vhost: str, queue: str, destination: Destination) -> Rights:
+    """Return what the user may do now: read the queue, and write to the destination, as far as it is known before.
 
     Raises:
         ChannelException: 403, the user is gone, or may not do that.
     """
-    if access.get(user) is None:
-        raise ChannelException(ACCESS_REFUSED, f"user '{user}' was deleted")
-    principal = access.maybe_principal(user, vhost)
-    if principal is None:
-        raise ChannelException(ACCESS_REFUSED, f"access to vhost '{vhost}' refused for user '{user}'")
-    for limit in USER_LIMITS:
-        if is_reached(access.usage(user).limits, limit, 0):
-            raise ChannelException(ACCESS_REFUSED, f"user '{user}' may have no connections: {limit} is 0")
-    principal.authorize(READ, "queue", queue)
-    principal.authorize(WRITE, "exchange", destination.exchange or "")
-    return principal
+    rights = permissions.rights_now(user, vhost)
+    rights.authorize(READ, "queue", queue)
+    rights.authorize(WRITE, "exchange", destination.exchange or "")
+    return rights
 
 
 def origin_of(message: Message) -> tuple[str, str] | None:
@@ -383,9 +360,8 @@ class Ended:
 class Transfers:
     """The transfers of this process. `clock` counts seconds."""
 
-    def __init__(self, broker: Broker, settle: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._broker = broker
-        self._settle = settle
+    def __init__(self, view: EngineView, clock: Callable[[], float] = time.monotonic) -> None:
+        self._view = view
         self._running: dict[str, Transfer] = {}
         self._ended: OrderedDict[str, Ended] = OrderedDict()  # the one that ended first is the first
         self._last = 0
@@ -394,7 +370,7 @@ class Transfers:
     def maybe_refusal(self, user: str) -> str:
         """Return why `user` cannot begin another one now; "" when that is possible."""
         mine = sum(each.user == user for each in self._running.values())
-        return RUNNING_QUOTA.maybe_refusal("running transfers", self._broker.access, user, mine, len(self._running))
+        return RUNNING_QUOTA.maybe_refusal("running transfers", self._view.permissions, user, mine, len(self._running))
 
     def begin(self, transfer: Transfer, tasks: Supervision, nursery: trio.Nursery) -> None:
         """Remember and start a transfer."""
@@ -404,7 +380,7 @@ class Transfers:
     async def carry_out(self, transfer: Transfer) -> None:
         """Run a transfer to its end, and keep a summary of it."""
         try:
-            await transfer.run(self._broker, self._settle)
+            await transfer.run(self._view)
         finally:
             self._running.pop(transfer.id, None)
             self._keep(transfer)
@@ -412,8 +388,8 @@ class Transfers:
     def _keep(self, transfer: Transfer) -> None:
         self._ended[transfer.id] = Ended(
             transfer.id,
-            transfer.vhost.name,
-            transfer.queue.name,
+            transfer.vhost,
+            transfer.name,
             transfer.user,
             transfer.describe(),
             self._clock(),
@@ -438,7 +414,7 @@ class Transfers:
     def of(self, vhosts: list[str]) -> list[Described]:
         """Return the transfers in these vhosts, the one that was begun last first."""
         self._forget_old()
-        found = [each.describe() for each in self._running.values() if each.vhost.name in vhosts]
+        found = [each.describe() for each in self._running.values() if each.vhost in vhosts]
         found += [each.described for each in self._ended.values() if each.vhost in vhosts]
         return sorted(found, key=lambda described: int(described["id"]), reverse=True)
 
@@ -447,7 +423,7 @@ class Transfers:
         self._forget_old()
         running = self._running.get(identifier)
         if running is not None:
-            return running if running.vhost.name == vhost else None
+            return running if running.vhost == vhost else None
         ended = self._ended.get(identifier)
         return ended if ended is not None and ended.vhost == vhost else None
 
@@ -473,7 +449,7 @@ def _fits(text: str, most_bytes: int, what: str) -> str:
     return text
 
 
-def _destination(call: Call, queue: Queue, order: Order) -> Destination:
+def _destination(call: Call, view: EngineView, order: Order) -> Destination:
     """Return the target of an order, if it is possible.
 
     Raises:
@@ -485,21 +461,22 @@ def _destination(call: Call, queue: Queue, order: Order) -> Destination:
         return Destination(None, None, {"origin": True})
     if wanted.queue is not None:
         name = _fits(wanted.queue, NAME_BYTES_MAX, "queue")
-        if name not in vhost.queues:
-            raise not_found(f"no queue '{name}' in vhost '{vhost.name}'")
-        if name == queue.name and order.mode == "move":
+        if view.queues.maybe(vhost, name) is None:
+            raise not_found(f"no queue '{name}' in vhost '{vhost}'")
+        if name == call.params["queue"] and order.mode == "move":
             raise bad_request("a queue's messages cannot be moved into the same queue")
         return Destination("", name, {"queue": name})
     if wanted.exchange is not None:
-        exchange = vhost.exchanges.get(exchange_name(_fits(wanted.exchange, NAME_BYTES_MAX, "exchange")))
+        exchange = view.exchanges.maybe(vhost, exchange_name(_fits(wanted.exchange, NAME_BYTES_MAX, "exchange")))
         if exchange is None:
-            raise not_found(f"no exchange '{wanted.exchange}' in vhost '{vhost.name}'")
-        if exchange.internal:
-            raise bad_request(f"cannot publish to internal exchange '{exchange.name}'")
+            raise not_found(f"no exchange '{wanted.exchange}' in vhost '{vhost}'")
+        name = view.exchanges.name(exchange)
+        if view.exchanges.declaration(exchange).internal:
+            raise bad_request(f"cannot publish to internal exchange '{name}'")
         key = wanted.routing_key
         if key is not None:
             _fits(key, NAME_BYTES_MAX, "routing_key")
-        return Destination(exchange.name, key, {"exchange": wanted.exchange, "routing_key": key})
+        return Destination(name, key, {"exchange": wanted.exchange, "routing_key": key})
     raise bad_request('destination must be {"queue": …}, {"exchange": …, "routing_key": …} or {"origin": true}')
 
 
@@ -511,7 +488,7 @@ def _filter(passes: Passes) -> Filter:
     )
 
 
-def _places(order: Order, queue: Queue) -> list[int] | None:
+def _places(order: Order, lanes: int) -> list[int] | None:
     """Return the places of the messages that an order names, in the order of the queue.
 
     Raises:
@@ -521,7 +498,6 @@ def _places(order: Order, queue: Queue) -> list[int] | None:
         return None
     if not 1 <= len(order.messages) <= MESSAGES_MAX:
         raise bad_request(f"messages must be a list of 1 to {MESSAGES_MAX}")
-    lanes = queue.ready.lane_count() if order.state == "ready" else 1
     for each in order.messages:
         if not (0 <= each.sequence_number <= NUMBER_MASK and 0 <= each.lane < lanes):
             raise bad_request(f"messages: there is no place {each.sequence_number} in lane {each.lane} of this queue")
@@ -541,34 +517,35 @@ _SEE: Final = Access.VHOST_VISIBLE
 class TransferHandlers(Handlers):
     """Handlers of transfers. They run in `nursery`, looked after by `tasks`."""
 
-    def __init__(self, transfers: Transfers, tasks: Supervision, nursery: trio.Nursery) -> None:
+    def __init__(self, view: EngineView, transfers: Transfers, tasks: Supervision, nursery: trio.Nursery) -> None:
+        self._view = view
         self._transfers = transfers
         self._tasks = tasks
         self._nursery = nursery
 
     async def begin_transfer(self, call: Call) -> Response:
         order = await call.body(Order)
-        queue = the_shared_queue(call)
+        view = self._view
+        queue = the_shared_queue(call, view)
+        kind = view.offsets.kind(queue)
         if order.mode not in ("move", "copy"):
             raise bad_request("mode must be move or copy")
-        if order.mode == "move" and isinstance(queue, Stream):
+        if order.mode == "move" and kind == STREAM:
             raise bad_request("a stream keeps its messages: they can be copied, not moved")
-        if order.mode == "move" and isinstance(queue, ClaimQueue):
+        if order.mode == "move" and kind == CLAIMS:
             raise bad_request("claimed messages can be copied or released, not moved")
         if order.state not in ("ready", "parked"):
             raise bad_request("state must be ready or parked")
         _check_bounds(order)
-        destination = _destination(call, queue, order)
-        user = call.operator.name
-        principal = principal_for(call.operator.access, user, call.params["vhost"], queue.name, destination)
+        destination = _destination(call, view, order)
+        user, vhost, name = call.operator.name, call.params["vhost"], call.params["queue"]
+        rights = rights_for(call.operator.access, user, vhost, name, destination)
         if destination.exchange is not None and destination.routing_key is not None:
-            principal.publishable(the_vhost(call), destination.exchange, destination.routing_key)
+            view.browsing.check_publish(vhost, destination.exchange, destination.routing_key, rights)
         passes = _filter(order.filter)
-        places = _places(order, queue)
-        held = queue.held(PARKED)
-        total = int(queue.ready_count)
-        if order.state == "parked":
-            total = 0 if held is None else int(held.count)
+        is_parked = order.state == "parked"
+        places = _places(order, 1 if is_parked else view.browsing.lane_count(queue))
+        total = view.held.row(queue, PARKED).messages if is_parked else view.queues.ready(queue)[0]
         if places is not None:
             total = len(places)
         transfers = self._transfers
@@ -577,12 +554,13 @@ class TransferHandlers(Handlers):
             raise HttpError(429, "too_many", refusal)
         transfer = Transfer(
             transfers.next_id(),
-            the_vhost(call),
+            vhost,
+            name,
             queue,
             destination,
             order.mode == "move",
             passes,
-            order.state == "parked",
+            is_parked,
             total if order.count is None else order.count,
             order.rate,
             total,
@@ -591,12 +569,11 @@ class TransferHandlers(Handlers):
             places,
         )
         transfers.begin(transfer, self._tasks, self._nursery)
-        place = f"/api/warren/transfers/{quote(call.params['vhost'], safe='')}/{transfer.id}"
+        place = f"/api/warren/transfers/{quote(vhost, safe='')}/{transfer.id}"
         return Response(201, msgspec.json.encode(transfer.describe()), headers=(("Location", place),))
 
     async def list_transfers(self, call: Call) -> list[Described]:
-        names = [vhost.name for vhost in visible_vhosts(call)]
-        return self._transfers.of(names)
+        return self._transfers.of(visible_vhost_names(call))
 
     def _the_transfer(self, call: Call) -> Transfer | Ended:
         found = self._transfers.maybe_find(call.params["vhost"], call.params["id"])
@@ -610,7 +587,7 @@ class TransferHandlers(Handlers):
 
     async def end_transfer(self, call: Call) -> None:
         transfer = self._the_transfer(call)
-        call.authorize(READ, "queue", transfer.queue.name if isinstance(transfer, Transfer) else transfer.queue)
+        call.authorize(READ, "queue", transfer.name if isinstance(transfer, Transfer) else transfer.queue)
         self._transfers.end(transfer)
 
     ROUTES: ClassVar = (

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from warren.channels.access import AccessControl
+from warren.engine_view.permissions import Permissions
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created, not_authorised, not_found
@@ -68,15 +68,21 @@ class LimitBody(msgspec.Struct):
     value: Any
 
 
-def describe_user(access: AccessControl, record: UserPut) -> Described:
+def describe_user(access: Permissions, record: UserPut) -> Described:
     """Return a user."""
     return {
         "name": record.name,
         "password_hash": record.password_hash,
         "hashing_algorithm": record.hashing_algorithm,
         "tags": list(record.tags),
-        "limits": access.usage(record.name).limits,
+        "limits": access.limits(record.name),
     }
+
+
+def _described_user(access: Permissions, name: str) -> Described:
+    record = access.get(name)
+    assert record is not None
+    return describe_user(access, record)
 
 
 def tags_of(given: object) -> tuple[str, ...]:
@@ -143,7 +149,7 @@ _T: Final = "/api/topic-permissions/{vhost}/{user}"
 class UserHandlers(Handlers):
     """Handlers of users, their permissions and limits."""
 
-    def __init__(self, access: AccessControl) -> None:
+    def __init__(self, access: Permissions) -> None:
         self._access = access
 
     # --- users --------------------------------------------------------------------------------------------------------
@@ -164,18 +170,18 @@ class UserHandlers(Handlers):
         return await answer_list(
             call,
             names,
-            lambda name: describe_user(access, access.users[name]),
+            lambda name: _described_user(access, name),
             {"name": lambda name: name},
-            lambda name: name not in access.users,
+            lambda name: access.get(name) is None,
         )
 
     async def list_users(self, call: Call) -> Response:
-        return await self._answer_users(call, sorted(self._access.users))
+        return await self._answer_users(call, self._access.user_names())
 
     async def list_without_permissions(self, call: Call) -> Response:
         access = self._access
-        entitled = {user for user, _ in access.permissions}
-        return await self._answer_users(call, sorted(access.users.keys() - entitled))
+        entitled = access.entitled()
+        return await self._answer_users(call, [name for name in access.user_names() if name not in entitled])
 
     async def show_user(self, call: Call) -> Described:
         return describe_user(self._access, self.the_user(call))
@@ -183,7 +189,7 @@ class UserHandlers(Handlers):
     async def put_user(self, call: Call) -> Response:
         name = call.params["user"]
         body = await call.body(UserBody)
-        new = name not in self._access.users
+        new = self._access.get(name) is None
         await call.administer(await user_from(name, body))
         return created(new=new)
 
@@ -193,23 +199,18 @@ class UserHandlers(Handlers):
 
     async def delete_users(self, call: Call) -> None:
         for name in (await call.body(Names)).users:
-            if name in self._access.users:
+            if self._access.get(name) is not None:
                 await call.administer(UserDelete(name))
 
     # --- permissions --------------------------------------------------------------------------------------------------
 
     def _permissions(self, call: Call) -> Sequence[PermissionPut]:
-        access = self._access
-        found = access.permissions
         vhost, user = call.params.get("vhost"), call.params.get("user")
-        of_user = [found[key] for key in sorted(found)] if user is None else access.permissions_of(user)
-        return [put for put in of_user if vhost in (None, put.vhost)]
+        return [put for put in self._access.of(user) if vhost in (None, put.vhost)]
 
     def _topic_permissions(self, call: Call) -> Sequence[TopicPermissionPut]:
-        access = self._access
-        found = access.topic_permissions
         vhost, user, exchange = (call.params.get(name) for name in ("vhost", "user", "exchange"))
-        of_user = [found[key] for key in sorted(found)] if user is None else access.topic_permissions_of(user)
+        of_user = self._access.topics_of(user)
         return [put for put in of_user if vhost in (None, put.vhost) and exchange in (None, put.exchange)]
 
     async def list_permissions(self, call: Call) -> Response:
@@ -226,15 +227,15 @@ class UserHandlers(Handlers):
         body = await call.body(PermissionBody)
         user, vhost = call.params["user"], call.params["vhost"]
         access = self._access
-        if user not in access.users:
+        if access.get(user) is None:
             raise bad_request("vhost_or_user_not_found")
-        new = (user, vhost) not in access.permissions
+        new = not access.may_enter(user, vhost)
         await call.administer(PermissionPut(user, vhost, body.configure, body.write, body.read))
         return created(new=new)
 
     async def delete_permission(self, call: Call) -> None:
         user, vhost = call.params["user"], call.params["vhost"]
-        if (user, vhost) not in self._access.permissions:
+        if not self._access.may_enter(user, vhost):
             raise not_found()
         await call.administer(PermissionDelete(user, vhost))
 
@@ -252,9 +253,9 @@ class UserHandlers(Handlers):
         body = await call.body(TopicPermissionBody)
         user, vhost = call.params["user"], call.params["vhost"]
         access = self._access
-        if user not in access.users:
+        if access.get(user) is None:
             raise bad_request("vhost_or_user_not_found")
-        new = (user, vhost, body.exchange) not in access.topic_permissions
+        new = not access.has_topic(user, vhost, body.exchange)
         await call.administer(TopicPermissionPut(user, vhost, body.exchange, body.write, body.read))
         return created(new=new)
 
@@ -273,8 +274,8 @@ class UserHandlers(Handlers):
         if only is not None:
             self.the_user(call)
         found = []
-        for name in sorted(access.users) if only is None else [only]:
-            limits = access.usage(name).limits
+        for name in access.user_names() if only is None else [only]:
+            limits = access.limits(name)
             if limits:
                 found.append({"user": name, "value": limits})
         return found
@@ -282,13 +283,13 @@ class UserHandlers(Handlers):
     async def put_user_limit(self, call: Call) -> None:
         body = await call.body(LimitBody)
         record = self.the_user(call)
-        limits: dict[str, Any] = dict(self._access.usage(record.name).limits)
+        limits: dict[str, Any] = dict(self._access.limits(record.name))
         limits[call.params["limit"]] = body.value
         await call.administer(UserLimitsPut(record.name, json.dumps(limits)), validates=True)
 
     async def delete_user_limit(self, call: Call) -> None:
         record = self.the_user(call)
-        limits = dict(self._access.usage(record.name).limits)
+        limits = dict(self._access.limits(record.name))
         if limits.pop(call.params["limit"], None) is None:
             raise not_found()
         change = UserLimitsPut(record.name, json.dumps(limits)) if limits else UserLimitsDelete(record.name)

@@ -92,7 +92,7 @@ class Backups:
         """
         if self._current is not None:
             raise Busy(f"user '{self._current.user}' is making a backup; one that is no longer read ends by itself")
-        if self._management.broker.has_alarm("disk"):
+        if self._management.view.has_alarm("disk"):
             raise DiskLow("the disk is low on space")
         backup = Backup(secrets.token_hex(8), user, touched_s=trio.current_time())
         self._current = backup
@@ -146,6 +146,6 @@ class Backups:
             if trio.current_time() - backup.touched_s >= LEASE_S:
                 log.warning("a backup is over: nobody has read it for a while", user=backup.user)
                 return
-            if self._management.broker.has_alarm("disk"):
+            if self._management.view.has_alarm("disk"):
                 log.warning("a backup is given up: the disk is low on space", user=backup.user)
                 return

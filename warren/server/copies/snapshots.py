@@ -38,15 +38,10 @@ from typing import Final, NamedTuple
 
 import trio
 
-from warren.channels.channel import Channel
+from warren.engine_view.browsing import LANE_SHIFT, NUMBER_MASK, Cursor, Message, Seen
+from warren.engine_view.refs import QueueRef
 from warren.msgstore.files.store import wall_time_ms
 from warren.msgstore.log.columns import Columns, ColumnsWriter
-from warren.msgstore.log.message import Message
-from warren.queues.browse import Cursor, Seen, look
-from warren.queues.claims import ends_of, mark_of
-from warren.queues.delivery import Delivery
-from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
-from warren.queues.queue import Queue
 from warren.server.logs import get_logger
 from warren.server.management import Management
 from warren.server.shares import Quota
@@ -163,6 +158,7 @@ class Snapshots:
 
     def __init__(self, management: Management, data_dir: Path) -> None:
         self._management = management
+        self._view = management.view
         self._directory = data_dir / DIRECTORY
         self._snapshots: dict[str, Snapshot] = {}
         self._run = secrets.token_hex(4)
@@ -185,47 +181,49 @@ class Snapshots:
     # --- making -----------------------------------------------------------------------------------------------------
 
     def begin(
-        self, queue: Queue, queue_id: str, user: str, ttl_s: float, nursery: trio.Nursery, *, unacked: bool
+        self, queue: QueueRef, queue_id: str, user: str, ttl_s: float, nursery: trio.Nursery, *, unacked: bool
     ) -> Snapshot:
         """Begin a snapshot of `queue`; `Snapshot.over` tells when it is made, or has failed.
 
         Raises:
             SnapshotError: `Busy`, `TooMany`, `DiskLow`.
         """
-        if self._management.broker.has_alarm("disk"):
+        if self._view.has_alarm("disk"):
             raise DiskLow("the disk is low on space")
-        access = self._management.broker.access
+        known = self._view.permissions
         users = [each.user for each in self._snapshots.values() if each.state == MAKING]
-        refusal = MAKING_QUOTA.maybe_refusal("snapshots in the making", access, user, users.count(user), len(users))
+        refusal = MAKING_QUOTA.maybe_refusal("snapshots in the making", known, user, users.count(user), len(users))
         if refusal:
             raise Busy(refusal)
         users = [each.user for each in self._snapshots.values()]
-        refusal = KEPT_QUOTA.maybe_refusal("snapshots", access, user, users.count(user), len(users))
+        refusal = KEPT_QUOTA.maybe_refusal("snapshots", known, user, users.count(user), len(users))
         if refusal:
             raise TooMany(f"{refusal}: delete some")
-        if unacked and queue.unacked_count > UNACKED_MAX:
+        ready, unacked_count, messages = self._view.queues.lengths([queue])[0]
+        if unacked and unacked_count > UNACKED_MAX:
             raise TooMany(f"more than {UNACKED_MAX} messages are unacknowledged")
         identifier = f"{self._run}-{next(self._numbers)}"
         now_ms = wall_time_ms()
+        vhost, name = self._view.queues.names([queue])[0]
         snapshot = Snapshot(
             identifier,
-            queue.vhost_name,
-            queue.name,
+            vhost,
+            name,
             queue_id,
             user,
             self._directory / identifier,
             now_ms,
             trio.current_time() + ttl_s,
             now_ms + round(1000 * ttl_s),
-            int(queue.message_count),
-            int(queue.ready_bytes) // max(1, int(queue.ready_count)),
+            messages,
+            self._view.queues.ready(queue)[1] // max(1, ready),
         )
         self._snapshots[snapshot.id] = snapshot
         self._changed.set()
         # Both in this turn: a message is either unacked or ready.
-        had = self._unacked(queue) if unacked else []
+        had = self._view.browsing.outstanding(queue) if unacked else []
         once = self._management.tasks.once
-        nursery.start_soon(once, "snapshot", self._make, snapshot, queue, mark_of(queue), had)
+        nursery.start_soon(once, "snapshot", self._make, snapshot, queue, self._view.browsing.mark(queue), had)
         return snapshot
 
     def delete(self, snapshot: Snapshot) -> None:
@@ -234,17 +232,7 @@ class Snapshots:
         if self._snapshots.pop(snapshot.id, None) is not None:
             _unlink(snapshot.path)
 
-    def _unacked(self, queue: Queue) -> list[Delivery]:
-        """Return the deliveries of `queue` that clients have not acknowledged."""
-        found: list[Delivery] = []
-        for connection in self._management.broker.connections.values():
-            if connection.vhost_name == queue.vhost_name:
-                for channel in connection.channels.values():
-                    if isinstance(channel, Channel):
-                        found += channel.ledger.outstanding_of(queue)
-        return found
-
-    async def _make(self, snapshot: Snapshot, queue: Queue, mark: int, had: list[Delivery]) -> None:
+    async def _make(self, snapshot: Snapshot, queue: QueueRef, mark: int, had: list[tuple[int, Message]]) -> None:
         began_s = time.monotonic()
         try:
             with snapshot.scope:
@@ -255,7 +243,7 @@ class Snapshots:
         except SnapshotError as error:
             self._failed(snapshot, error)
         except OSError as error:
-            log.warning("a snapshot could not be written", queue=queue.name, reason=str(error))
+            log.warning("a snapshot could not be written", queue=snapshot.queue, reason=str(error))
             self._failed(snapshot, DiskLow(f"the file could not be written: {error.strerror}"))
         else:
             log.info(
@@ -284,7 +272,7 @@ class Snapshots:
                 self._changed = trio.Event()
                 now_s = trio.current_time()
                 for snapshot in list(self._snapshots.values()):
-                    if snapshot.ends_at_s <= now_s or snapshot.vhost not in self._management.broker.vhosts:
+                    if snapshot.ends_at_s <= now_s or snapshot.vhost not in self._view.vhosts:
                         self.delete(snapshot)
                 next_s = min((each.ends_at_s for each in self._snapshots.values()), default=float("inf"))
                 with trio.move_on_at(next_s):
@@ -298,14 +286,14 @@ class _Maker:
     """Writes one snapshot."""
 
     def __init__(
-        self, snapshot: Snapshot, queue: Queue, mark: int, had: list[Delivery], management: Management
+        self, snapshot: Snapshot, queue: QueueRef, mark: int, had: list[tuple[int, Message]], management: Management
     ) -> None:
         self._snapshot = snapshot
         self._queue = queue
         self._had = had
-        self._ends = ends_of(queue, mark)
+        self._view = management.view
+        self._ends = self._view.browsing.ends(queue, mark)
         self._places: set[int] = set()
-        self._management = management
         self._minimum_bytes = management.settings.store.disk_free_min_bytes
         self._writer = self._new_writer()
         self._position = 0
@@ -327,8 +315,8 @@ class _Maker:
                         await self._write()
                 if not self._snapshot.chunks:
                     await self._write()  # for readers that wait
-            if self._queue.deleted:
-                raise QueueGone(f"queue '{self._queue.name}' was deleted meanwhile")
+            if self._view.queues.is_gone(self._queue):
+                raise QueueGone(f"queue '{self._snapshot.queue}' was deleted meanwhile")
             await self._write()
         finally:
             os.close(self._file)
@@ -337,8 +325,7 @@ class _Maker:
         """Add the messages that clients had, by place."""
         runs: list[list[tuple[int, Message]]] = []
         for start in range(0, len(self._had), UNACKED_AT_ONCE):
-            deliveries = self._had[start : start + UNACKED_AT_ONCE]
-            run = sorted([(int(each.sequence_number), each.message) for each in deliveries], key=_place)
+            run = sorted(self._had[start : start + UNACKED_AT_ONCE], key=_place)
             self._places.update(place for place, _ in run)
             runs.append(run)
             await trio.lowlevel.checkpoint()
@@ -358,13 +345,12 @@ class _Maker:
             found.append(seen)
             done.set()
 
-        look(self._queue, cursor, LOOK_MESSAGES, told)
-        self._management.settle()
+        self._view.browsing.look(self._queue, cursor, LOOK_MESSAGES, told)
         await done.wait()
         await trio.lowlevel.checkpoint()
         if not cursor.ended and cursor.number >= self._ends[cursor.lane]:
             # The next messages in this lane came later, and may never end.
-            cursor.next_lane(self._queue.ready.lane_count())
+            cursor.next_lane(self._view.browsing.lane_count(self._queue))
         return found[0]
 
     def _was_there(self, seen: Seen) -> bool:
@@ -383,7 +369,7 @@ class _Maker:
         return self._writer.is_full()
 
     def _new_writer(self) -> ColumnsWriter:
-        return ColumnsWriter(counted=self._queue.counts_deliveries())
+        return ColumnsWriter(counted=self._view.claims.counts_deliveries(self._queue))
 
     async def _write(self) -> None:
         """Write the gathered rows as a chunk."""

@@ -19,11 +19,33 @@ from warren.amqp.errors import AmqpError
 from warren.channels.broker import Broker
 from warren.exchanges.exchange import BindJob
 from warren.queues.destination import Destination
-from warren.server.definitions.plan import CONFLICT, Bind, DeclareExchange, DeclareQueue, ImportPlan, Step
-from warren.server.definitions.schema import Pause
+from warren.server.definitions.plan import CONFLICT, Bind, DeclareExchange, DeclareQueue, ImportPlan, Step, make_plan
+from warren.server.definitions.schema import Definitions, Pause
 from warren.vhosts.topology_watcher import INTERNAL_USER
 
 _SETTLE_EVERY: Final = 64
+
+
+class Importer:
+    """Plans imports into one broker, and carries them out. `settle` lets the engine finish its turn."""
+
+    def __init__(self, broker: Broker, settle: Callable[[], None]) -> None:
+        self._broker = broker
+        self._settle = settle
+
+    async def plan(
+        self, definitions: Definitions, pause: Pause, *, by: str, password: bytes, overwrite_own: bool
+    ) -> ImportPlan:
+        """Plan an import; see `make_plan`.
+
+        Raises:
+            DefinitionsRefused: something in it is not valid.
+        """
+        return await make_plan(self._broker, definitions, pause, by=by, password=password, overwrite_own=overwrite_own)
+
+    async def apply(self, plan: ImportPlan, pause: Pause, by: str) -> int:
+        """Do what `plan` says, as the user `by`; return the ticket to wait for."""
+        return await apply_plan(self._broker, plan, pause, self._settle, by)
 
 
 async def apply_plan(broker: Broker, plan: ImportPlan, pause: Pause, settle: Callable[[], None], by: str = "") -> int:

@@ -39,15 +39,14 @@ from typing import Final
 import msgspec
 import trio
 
-from warren.amqp.declarations import QueueDeclaration
+from warren.engine_view.claims import DEAD_LETTER as DEAD_LETTER_CLAIMS
+from warren.engine_view.claims import LIMIT as LIMIT_CLAIMS
+from warren.engine_view.claims import REQUEUE as REQUEUE_CLAIMS
+from warren.engine_view.claims import ClaimsRow, claims_name
+from warren.engine_view.claims import Verdict as ClaimVerdict
+from warren.engine_view.records import RecordsOfVhost
+from warren.engine_view.refs import QueueRef
 from warren.msgstore.files.store import wall_time_ms
-from warren.queues.claim_names import claims_name
-from warren.queues.claims import DEAD_LETTER as DEAD_LETTER_CLAIMS
-from warren.queues.claims import LIMIT as LIMIT_CLAIMS
-from warren.queues.claims import PIECE_MESSAGES, ClaimQueue, claims_arguments, ends_of, mark_of
-from warren.queues.claims import REQUEUE as REQUEUE_CLAIMS
-from warren.queues.claims import Verdict as ClaimVerdict
-from warren.queues.queue import Queue
 from warren.server.draining.claim_verdicts import (
     ACK,
     DEAD_LETTER,
@@ -64,9 +63,6 @@ from warren.server.draining.claim_verdicts import (
 from warren.server.logs import get_logger
 from warren.server.management import Management
 from warren.server.shares import Quota
-from warren.streams.stream import Stream
-from warren.vhosts.limits import MAX_QUEUES, is_reached
-from warren.vhosts.virtual_host import VirtualHost
 
 CLAIM_S: Final = 20.0
 # How long a call waits for the previous one.
@@ -149,7 +145,7 @@ class Note(msgspec.Struct):
 class Drain:
     """A session: the queue and the name of its consumer."""
 
-    vhost: VirtualHost
+    vhost: str
     queue: str
     consumer: str
 
@@ -167,7 +163,7 @@ class Opened:
     """
 
     epoch: int
-    claims: ClaimQueue
+    claims: QueueRef
     first: int
     end: int
     acked: int
@@ -177,7 +173,7 @@ class Opened:
 class Listed:
     """A session as operators see it. `last_seen_ms` None: not since the broker started."""
 
-    claims: ClaimQueue
+    claims: ClaimsRow
     note: Note
     last_seen_ms: int | None
 
@@ -197,6 +193,7 @@ class Drains:
 
     def __init__(self, management: Management, *, clock: Callable[[], float] = trio.current_time) -> None:
         self._management = management
+        self._view = management.view
         self._clock = clock
         self._present: dict[tuple[str, str], _Presence] = {}
         self._leased = trio.Event()
@@ -212,14 +209,11 @@ class Drains:
         Raises:
             DrainError: `TooMany`, `Busy`; `Fenced`, another reader was faster.
         """
-        vhost = drain.vhost
-        self._check_restored(vhost)
-        if drain.claims_name not in vhost.queues:
+        self._check_restored(drain.vhost)
+        if self._view.queues.maybe(drain.vhost, drain.claims_name) is None:
             self._check_room(drain, by)
-        arguments = claims_arguments(drain.queue, drain.consumer)
-        ticket = vhost.declare_queue(QueueDeclaration(drain.claims_name, durable=True, arguments=arguments), by=by)
-        claims = self._claims(drain)
-        with self._under_way(vhost.name, drain.claims_name):
+        claims, ticket = self._view.claims.declare(drain.vhost, drain.queue, drain.consumer, by)
+        with self._under_way(drain.vhost, drain.claims_name):
             before = self._note(drain)
             made = Note(0, owner, wall_time_ms(), lease_s, by, before.failed, before.acked)
             epoch = self._next_epoch(drain, made)
@@ -231,7 +225,7 @@ class Drains:
                 await self._management.messages.deleted()
                 first = await self._first(claims)
                 self._check(drain, epoch)
-                return Opened(epoch, claims, first, claims.synced_end(), self._note(drain).acked)
+                return Opened(epoch, claims, first, self._synced_end(claims), self._note(drain).acked)
 
     async def claim(
         self,
@@ -255,23 +249,25 @@ class Drains:
         """
         self._check(drain, epoch)
         async with self._turn(drain, epoch):
-            claims = self._claims(drain)
-            divergence = None if life_id is None else claims.maybe_divergence(life_id, after)
+            claims = self.claims_of(drain)
+            offsets = self._view.offsets
+            divergence = None if life_id is None else offsets.maybe_divergence(claims, life_id, after)
             if divergence is not None:
                 raise Diverged(divergence)
-            if after > claims.next_offset():
-                raise Ahead(f"the reader is at offset {after}, but claims end at {claims.next_offset()}")
-            if after > claims.synced_end():
+            following = offsets.next_offset(claims)
+            if after > following:
+                raise Ahead(f"the reader is at offset {after}, but claims end at {following}")
+            if after > self._synced_end(claims):
                 await self._management.messages.deleted()
             await self._first(claims)
             await self._acknowledge(drain, epoch, claims, after)
-            first = max(after, claims.first_offset())
-            queue = drain.vhost.queues.get(drain.queue)
-            if claims.next_offset() == first and queue is not None and is_drainable(queue):
+            first = max(after, self._first_offset(claims))
+            queue = self._maybe_home(drain)
+            if offsets.next_offset(claims) == first and queue is not None:
                 await self._claim(drain, epoch, queue, max_rows, max_bytes, until)
             await self._management.messages.deleted()
             self._check(drain, epoch)
-            return first, claims.synced_end()
+            return first, self._synced_end(claims)
 
     def mark(self, drain: Drain, epoch: int) -> int:
         """Return a mark for the current end of the queue: a claim up to it does not take later messages.
@@ -280,9 +276,9 @@ class Drains:
             DrainError: `NoDrain`, `Fenced`.
         """
         self._check(drain, epoch)
-        with self._under_way(drain.vhost.name, drain.claims_name):
-            queue = drain.vhost.queues.get(drain.queue)
-            return 0 if queue is None else mark_of(queue)
+        with self._under_way(drain.vhost, drain.claims_name):
+            queue = self._view.queues.maybe(drain.vhost, drain.queue)
+            return 0 if queue is None else self._view.browsing.mark(queue)
 
     async def settle(self, drain: Drain, ranges: list[tuple[int, int]], kind: str, delay_ms: int | None) -> int:
         """Note what happens to claims when they are acknowledged; return how many claims have such a note now.
@@ -293,16 +289,16 @@ class Drains:
             DrainError: `NoDrain`, `NotClaimed`, `NoDeadLetters`, `NoQueue`, `TooMany`, `Busy`.
         """
         self._check_restored(drain.vhost)
-        self._claims(drain)
+        self.claims_of(drain)
         async with self._turn(drain, None):
-            claims = self._claims(drain)
-            first, end = await self._first(claims), claims.synced_end()
+            claims = self.claims_of(drain)
+            first, end = await self._first(claims), self._synced_end(claims)
             if any(behind > end for _, behind in ranges):
                 raise NotClaimed(f"claims of drain '{drain.consumer}' of queue '{drain.queue}' end at {end}")
-            queue = drain.vhost.queues.get(drain.queue)
+            queue = self._view.queues.maybe(drain.vhost, drain.queue)
             if kind != ACK and queue is None:
                 raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take messages back")
-            if kind == DEAD_LETTER and (queue is None or queue.rules.dead_letter_exchange is None):
+            if kind == DEAD_LETTER and (queue is None or not self._view.claims.has_dead_letters(queue)):
                 raise NoDeadLetters(
                     f"queue '{drain.queue}' has no dead letter exchange: give it one with x-dead-letter-exchange, "
                     "or by a policy with dead-letter-exchange"
@@ -324,21 +320,21 @@ class Drains:
         """
         self._check(drain, epoch)
         async with self._turn(drain, epoch):
-            claims = self._claims(drain)
-            if first < await self._first(claims) or end > claims.synced_end():
+            claims = self.claims_of(drain)
+            oldest, synced = await self._first(claims), self._synced_end(claims)
+            if first < oldest or end > synced:
                 raise NotClaimed(
-                    f"the claims from {first} to {end} are not there: claimed are those from {claims.first_offset()} "
-                    f"to {claims.synced_end()}"
+                    f"the claims from {first} to {end} are not there: claimed are those from {oldest} to {synced}"
                 )
             note = self._note(drain)
             before = note.failed
             if before is not None and before.first == first and before.epoch == epoch:
                 return before
             times = before.times + 1 if before is not None and before.first == first else 1
-            queue = drain.vhost.queues.get(drain.queue)
-            limit = None if queue is None or queue.rules.delivery_limit < 0 else int(queue.rules.delivery_limit)
+            queue = self._view.queues.maybe(drain.vhost, drain.queue)
+            limit = None if queue is None else self._view.claims.delivery_limit(queue)
             note.failed = Failed(first, end, times, limit, epoch)
-            drain.vhost.records.store(_SESSION + drain.claims_name, msgspec.json.encode(note))
+            self._records(drain).store(_SESSION + drain.claims_name, msgspec.json.encode(note))
             self._management.settle()
             await self._management.messages.deleted()
             return note.failed
@@ -355,23 +351,23 @@ class Drains:
         by_reader = epoch is not None
         if epoch is None:
             self._check_restored(drain.vhost)
-            self._claims(drain)
+            self.claims_of(drain)
             epoch = self._next_epoch(drain, self._note(drain))
         self._check(drain, epoch)
         async with self._turn(drain, epoch, by_reader=by_reader):
-            claims = self._claims(drain)
-            queue = drain.vhost.queues.get(drain.queue)
-            if queue is None or not is_drainable(queue):
+            claims = self.claims_of(drain)
+            queue = self._maybe_home(drain)
+            if queue is None:
                 raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take messages back")
             await self._management.messages.deleted()
             first = await self._first(claims)
             count = 0
-            while first < claims.synced_end() and not queue.deleted:
+            while first < self._synced_end(claims) and not self._view.queues.is_gone(queue):
                 count += await self._give_back(claims, queue)
                 self._check(drain, epoch)
-                if claims.first_offset() == first:
+                if self._first_offset(claims) == first:
                     break
-                first = claims.first_offset()
+                first = self._first_offset(claims)
                 await self._give_way()
             self._keep_verdicts(drain, left(self._verdicts(drain), first))
             self._management.settle()
@@ -385,35 +381,37 @@ class Drains:
             DrainError: `NoDrain`, `StillClaimed`, `Busy`.
         """
         self._check_restored(drain.vhost)
-        self._claims(drain)
+        self.claims_of(drain)
         async with self._turn(drain, None, by_reader=False):
-            claims = self._claims(drain)
-            if claims.ready_count and not discard:
-                raise StillClaimed(f"{int(claims.ready_count)} messages are claimed: release or discard them first")
-            ticket = self._management.broker.delete_queue(drain.vhost, claims, by)
-            drain.vhost.records.forget(_SESSION + drain.claims_name)
+            claims = self.claims_of(drain)
+            claimed = self._view.claims.row(claims).messages
+            if claimed and not discard:
+                raise StillClaimed(f"{claimed} messages are claimed: release or discard them first")
+            ticket = self._view.claims.delete(claims, by)
+            self._records(drain).forget(_SESSION + drain.claims_name)
             self._keep_verdicts(drain, [])
             self._management.settle()
             await self._management.commit(ticket)
-        self._present.pop((drain.vhost.name, drain.claims_name), None)
+        self._present.pop((drain.vhost, drain.claims_name), None)
 
-    def are_counted(self, claims: ClaimQueue) -> bool:
+    def are_counted(self, claims: QueueRef) -> bool:
         """Tell whether these messages carry the number of failed deliveries: their queue counts that."""
-        vhost = self._management.broker.vhosts.get(claims.vhost_name)
-        queue = None if vhost is None else vhost.queues.get(claims.source_name)
-        return queue is not None and queue.counts_deliveries()
+        row = self._view.claims.row(claims)
+        queue = self._view.queues.maybe(row.vhost, row.source)
+        return queue is not None and self._view.claims.counts_deliveries(queue)
 
     @contextmanager
-    def reading(self, claims: ClaimQueue) -> Iterator[None]:
+    def reading(self, claims: QueueRef) -> Iterator[None]:
         """Note that claims are being read: the reader is busy with them."""
-        with self._under_way(claims.vhost_name, claims.name):
+        row = self._view.claims.row(claims)
+        with self._under_way(row.vhost, row.name):
             yield
 
     # --- leases -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Return the claims of readers that were silent for as long as their lease, until cancelled."""
-        while self._management.broker.is_restoring():
+        while self._view.is_restoring():
             await trio.sleep(_RESTORE_POLL_S)
         self.begin_leases()
         while True:
@@ -427,37 +425,35 @@ class Drains:
 
     def begin_leases(self) -> None:
         """Begin the lease of every session now."""
-        for vhost in self._management.broker.vhosts.values():
-            for claims in vhost.queues.values():
-                if isinstance(claims, ClaimQueue) and _note_of(vhost, claims.name).lease_s is not None:
-                    self._presence(vhost.name, claims.name).sign_s = self._clock()
+        for vhost, name in self._view.claims.all():
+            if _note_of(self._view.records.of(vhost), name).lease_s is not None:
+                self._presence(vhost, name).sign_s = self._clock()
 
     async def end_leases(self) -> float:
         """Release the claims of sessions whose lease is over; return when the next one may be, at the earliest."""
         next_s = inf
-        for at, ((vhost_name, name), presence) in enumerate(list(self._present.items()), 1):
+        for at, ((vhost, name), presence) in enumerate(list(self._present.items()), 1):
             if at % AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
-            vhost = self._management.broker.vhosts.get(vhost_name)
-            claims = None if vhost is None else vhost.queues.get(name)
-            if vhost is None or not isinstance(claims, ClaimQueue):
+            claims = self._view.claims.maybe(vhost, name)
+            if claims is None:
                 if not presence.calls_under_way:
-                    self._present.pop((vhost_name, name), None)  # it ended with its vhost
+                    self._present.pop((vhost, name), None)  # it ended with its vhost
                 continue
-            lease_s = _note_of(vhost, name).lease_s
+            lease_s = _note_of(self._view.records.of(vhost), name).lease_s
             if lease_s is None:
                 continue
             if not presence.calls_under_way and self._clock() >= presence.sign_s + lease_s:
-                await self._end_lease(Drain(vhost, claims.source_name, claims.consumer_name), claims)
+                await self._end_lease(self._view.claims.row(claims))
                 presence.sign_s = self._clock()  # if claims are left, try again after the same time
             next_s = min(next_s, (self._clock() if presence.calls_under_way else presence.sign_s) + lease_s)
         return next_s
 
-    async def _end_lease(self, drain: Drain, claims: ClaimQueue) -> None:
-        queue = drain.vhost.queues.get(drain.queue)
-        if not claims.ready_count or queue is None or not is_drainable(queue):
+    async def _end_lease(self, claims: ClaimsRow) -> None:
+        drain = Drain(claims.vhost, claims.source, claims.consumer)
+        if not claims.messages or self._maybe_home(drain) is None:
             return  # nothing to return, or no queue to return it to: that does not shut the reader out
-        place = {"vhost": drain.vhost.name, "queue": drain.queue, "name": drain.consumer}
+        place = {"vhost": drain.vhost, "queue": drain.queue, "name": drain.consumer}
         try:
             count = await self.release(drain, None)
         except DrainError as error:
@@ -469,42 +465,64 @@ class Drains:
 
     # --- what there is ----------------------------------------------------------------------------------------------
 
-    def find(self, drain: Drain) -> Listed:
-        """Return a session.
-
-        Raises:
-            DrainError: `NoDrain`.
-        """
-        return self.listed(drain.vhost, self._claims(drain))
-
     async def look(self, drain: Drain) -> Listed:
         """Return a session, including its oldest claim: after a restart that is looked for on disk.
 
         Raises:
             DrainError: `NoDrain`.
         """
-        await self._first(self._claims(drain))
-        return self.find(drain)
+        claims = self.claims_of(drain)
+        await self._first(claims)
+        return self.listed(claims)
 
-    def listed(self, vhost: VirtualHost, claims: ClaimQueue) -> Listed:
+    def listed(self, claims: QueueRef) -> Listed:
         """Return the session whose claims these are."""
-        presence = self._present.get((vhost.name, claims.name))
-        return Listed(claims, _note_of(vhost, claims.name), None if presence is None else presence.last_seen_ms)
+        row = self._view.claims.row(claims)
+        presence = self._present.get((row.vhost, row.name))
+        note = _note_of(self._view.records.of(row.vhost), row.name)
+        return Listed(row, note, None if presence is None else presence.last_seen_ms)
 
     # --- parts of calls ---------------------------------------------------------------------------------------------
 
-    def _claims(self, drain: Drain) -> ClaimQueue:
-        claims = drain.vhost.queues.get(drain.claims_name)
-        if not isinstance(claims, ClaimQueue):
+    def claims_of(self, drain: Drain) -> QueueRef:
+        """Return the claim queue of a session.
+
+        Raises:
+            DrainError: `NoDrain`.
+        """
+        claims = self._view.claims.maybe(drain.vhost, drain.claims_name)
+        if claims is None:
             raise NoDrain(f"nobody has opened drain '{drain.consumer}' of queue '{drain.queue}'")
         return claims
 
+    def _maybe_home(self, drain: Drain) -> QueueRef | None:
+        """Return the queue of a session, if it is there and can be drained."""
+        queue = self._view.queues.maybe(drain.vhost, drain.queue)
+        return queue if queue is not None and self._view.claims.is_drainable(queue) else None
+
+    def _records(self, drain: Drain) -> RecordsOfVhost:
+        """Return the records of the vhost.
+
+        Raises:
+            DrainError: `NoDrain`, the vhost was deleted meanwhile.
+        """
+        try:
+            return self._view.records.of(drain.vhost)
+        except KeyError:
+            raise NoDrain(f"drain '{drain.consumer}' of queue '{drain.queue}' was deleted") from None
+
     def _note(self, drain: Drain) -> Note:
-        return _note_of(drain.vhost, drain.claims_name)
+        return _note_of(self._records(drain), drain.claims_name)
+
+    def _first_offset(self, claims: QueueRef) -> int:
+        return self._view.offsets.bounds(claims)[0]
+
+    def _synced_end(self, claims: QueueRef) -> int:
+        return self._view.offsets.bounds(claims)[1]
 
     def _next_epoch(self, drain: Drain, note: Note) -> int:
         """Give the session an epoch that no session of the vhost has had, and store `note` with it."""
-        records = drain.vhost.records
+        records = self._records(drain)
         last = records.maybe_value(_LAST_EPOCH)
         epoch = 1 if last is None else int(last) + 1
         records.store(_LAST_EPOCH, b"%d" % epoch)
@@ -512,27 +530,25 @@ class Drains:
         records.store(_SESSION + drain.claims_name, msgspec.json.encode(note))
         return epoch
 
-    def _check_restored(self, vhost: VirtualHost) -> None:
-        if vhost.records.is_restoring:
+    def _check_restored(self, vhost: str) -> None:
+        if self._view.records.are_restoring(vhost):
             raise Busy("the broker is starting")
         if self._management.stopping:
             raise Busy("the broker is stopping")
 
     def _check_room(self, drain: Drain, user: str) -> None:
-        vhost = drain.vhost
-        users = [_note_of(vhost, name).user for name in vhost.claims_of.get(drain.queue, ())]
+        records = self._records(drain)
+        users = [_note_of(records, name).user for name in self._view.claims.names_for(drain.vhost, drain.queue)]
         what = f"drains of queue '{drain.queue}'"
-        access = self._management.broker.access
-        refusal = DRAINS_QUOTA.maybe_refusal(what, access, user, users.count(user), len(users))
+        refusal = DRAINS_QUOTA.maybe_refusal(what, self._view.permissions, user, users.count(user), len(users))
         if refusal:
             raise TooMany(refusal)
-        count = len(vhost.queues)
-        if count >= self._management.broker.limits.queues_per_vhost_max or is_reached(vhost.limits, MAX_QUEUES, count):
-            raise TooMany(f"the queue limit of vhost '{vhost.name}' is reached")
+        if not self._view.claims.has_room(drain.vhost):
+            raise TooMany(f"the queue limit of vhost '{drain.vhost}' is reached")
 
     def _check(self, drain: Drain, epoch: int) -> None:
         self._check_restored(drain.vhost)
-        if self._claims(drain).deleted or drain.vhost is not self._management.broker.vhosts.get(drain.vhost.name):
+        if self._view.queues.is_gone(self.claims_of(drain)):
             raise NoDrain(f"drain '{drain.consumer}' of queue '{drain.queue}' was deleted")
         latest = self._note(drain).epoch
         if epoch != latest:
@@ -558,7 +574,7 @@ class Drains:
     @asynccontextmanager
     async def _turn(self, drain: Drain, epoch: int | None, *, by_reader: bool = True) -> AsyncIterator[None]:
         """Hold the session exclusively."""
-        with self._under_way(drain.vhost.name, drain.claims_name, by_reader=by_reader) as presence:
+        with self._under_way(drain.vhost, drain.claims_name, by_reader=by_reader) as presence:
             with trio.move_on_after(TURN_S) as waiting:
                 await presence.turn.acquire()
             if waiting.cancelled_caught:
@@ -570,21 +586,20 @@ class Drains:
             finally:
                 presence.turn.release()
 
-    async def _first(self, claims: ClaimQueue) -> int:
+    async def _first(self, claims: QueueRef) -> int:
         """Return the number of the oldest claim."""
         done = trio.Event()
-        claims.find_first(lambda number: done.set())
-        self._management.settle()
+        self._view.claims.find_first(claims, lambda number: done.set())
         await done.wait()
-        return claims.first_offset()
+        return self._first_offset(claims)
 
-    async def _acknowledge(self, drain: Drain, epoch: int, claims: ClaimQueue, number: int) -> None:
+    async def _acknowledge(self, drain: Drain, epoch: int, claims: QueueRef, number: int) -> None:
         """Remove the claims below `number`, each as it was decided."""
         verdicts, note = self._verdicts(drain), self._note(drain)
         # otherwise nothing is claimed below it: it was released, or acknowledged before
-        if number > claims.first_offset():
+        if number > self._first_offset(claims):
             note.acked = number
-            drain.vhost.records.store(_SESSION + drain.claims_name, msgspec.json.encode(note))
+            self._records(drain).store(_SESSION + drain.claims_name, msgspec.json.encode(note))
         for verdict in leaving(verdicts, note.failed, number):
             await self._settle_below(claims, verdict.first)
             await self._hand_over(drain, epoch, claims, verdict, note.failed)
@@ -593,11 +608,11 @@ class Drains:
             self._keep_verdicts(drain, left(verdicts, number))
         if note.failed is not None and note.failed.end <= number:
             note.failed = None
-            drain.vhost.records.store(_SESSION + drain.claims_name, msgspec.json.encode(note))
+            self._records(drain).store(_SESSION + drain.claims_name, msgspec.json.encode(note))
         self._management.settle()
 
     async def _hand_over(
-        self, drain: Drain, epoch: int, claims: ClaimQueue, verdict: Verdict, failed: Failed | None
+        self, drain: Drain, epoch: int, claims: QueueRef, verdict: Verdict, failed: Failed | None
     ) -> None:
         if verdict.kind == GIVE_UP:
             assert failed is not None and failed.limit is not None
@@ -606,39 +621,34 @@ class Drains:
             order = ClaimVerdict(DEAD_LETTER_CLAIMS)
         else:
             order = ClaimVerdict(REQUEUE_CLAIMS, delay_ms=-1 if verdict.delay_ms is None else verdict.delay_ms)
-        while claims.first_offset() < verdict.end:
-            first = claims.first_offset()
-            queue = drain.vhost.queues.get(drain.queue)
-            home = queue if queue is not None and is_drainable(queue) else None
-            await self._settle_oldest(claims, home, verdict.end, order)
+        while (first := self._first_offset(claims)) < verdict.end:
+            await self._settle_oldest(claims, self._maybe_home(drain), verdict.end, order)
             self._check(drain, epoch)
-            if claims.first_offset() == first:
+            if self._first_offset(claims) == first:
                 raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take back what was settled")
             await self._give_way()
 
     def _verdicts(self, drain: Drain) -> list[Verdict]:
-        return decoded(drain.vhost.records.maybe_value(_VERDICTS + drain.claims_name))
+        return decoded(self._records(drain).maybe_value(_VERDICTS + drain.claims_name))
 
     def _keep_verdicts(self, drain: Drain, verdicts: list[Verdict]) -> None:
-        records, name = drain.vhost.records, _VERDICTS + drain.claims_name
+        records, name = self._records(drain), _VERDICTS + drain.claims_name
         if verdicts:
             records.store(name, encoded(verdicts))
         else:
             records.forget(name)
 
-    async def _settle_below(self, claims: ClaimQueue, number: int) -> None:
+    async def _settle_below(self, claims: QueueRef, number: int) -> None:
         done = trio.Event()
-        claims.settle_below(number, done.set)
-        self._management.settle()
+        self._view.claims.settle_below(claims, number, done.set)
         await done.wait()
 
-    async def _settle_oldest(self, claims: ClaimQueue, queue: Queue | None, end: int, verdict: ClaimVerdict) -> None:
+    async def _settle_oldest(self, claims: QueueRef, home: QueueRef | None, end: int, verdict: ClaimVerdict) -> None:
         done = trio.Event()
-        claims.settle_oldest(queue, end, verdict, lambda count: done.set())
-        self._management.settle()
+        self._view.claims.settle_oldest(claims, home, end, verdict, lambda count: done.set())
         await done.wait()
 
-    async def _give_back(self, claims: ClaimQueue, queue: Queue) -> int:
+    async def _give_back(self, claims: QueueRef, home: QueueRef) -> int:
         found: list[int] = []
         done = trio.Event()
 
@@ -646,28 +656,25 @@ class Drains:
             found.append(count)
             done.set()
 
-        claims.give_back(queue, told)
-        self._management.settle()
+        self._view.claims.give_back(claims, home, told)
         await done.wait()
         return found[0]
 
     async def _claim(
-        self, drain: Drain, epoch: int, queue: Queue, max_rows: int, max_bytes: int | None, until: int | None
+        self, drain: Drain, epoch: int, queue: QueueRef, max_rows: int, max_bytes: int | None, until: int | None
     ) -> None:
-        claims = self._claims(drain)
+        claims = self.claims_of(drain)
         left, room_bytes = max_rows, 1 << 62 if max_bytes is None else max_bytes
         any_size = True
         ends_at = trio.current_time() + CLAIM_S
         while left > 0 and trio.current_time() < ends_at:
-            ends = [] if until is None else ends_of(queue, until)
-            claimed = claims.claim(queue, min(left, PIECE_MESSAGES), room_bytes, any_size, ends)
-            left -= int(claimed.count)
-            room_bytes -= int(claimed.body_bytes)
-            any_size = any_size and not claimed.count
             read = trio.Event()
-            if claimed.waits:
-                queue.call_when_ready(read.set)
-            self._management.settle()
+            claimed = self._view.claims.claim(
+                claims, queue, left, room_bytes, any_size=any_size, until=until, read=read.set
+            )
+            left -= claimed.count
+            room_bytes -= claimed.body_bytes
+            any_size = any_size and not claimed.count
             if claimed.waits:
                 with trio.move_on_at(ends_at):
                     await read.wait()
@@ -678,16 +685,11 @@ class Drains:
 
     async def _give_way(self) -> None:
         """Let other tasks have their turn, and wait while the disk is behind."""
-        while self._management.broker.log.is_congested():
+        while self._view.is_congested():
             await trio.sleep(_CONGESTED_POLL_S)
         await trio.lowlevel.checkpoint()
 
 
-def is_drainable(queue: Queue) -> bool:
-    """Tell whether the messages of `queue` can be claimed: its kind allows it, and it is not exclusive."""
-    return queue.owner is None and not isinstance(queue, Stream | ClaimQueue)
-
-
-def _note_of(vhost: VirtualHost, name: str) -> Note:
-    stored = vhost.records.maybe_value(_SESSION + name)
+def _note_of(records: RecordsOfVhost, name: str) -> Note:
+    stored = records.maybe_value(_SESSION + name)
     return Note(0) if stored is None else msgspec.json.decode(stored, type=Note)

@@ -30,7 +30,7 @@ from typing import Final
 
 import msgspec
 
-from warren.vhosts.records import VhostRecords
+from warren.engine_view.records import RecordsOfVhost
 
 EARLIER_MAX: Final = 32
 NOTES_MAX: Final = 100_000
@@ -92,7 +92,7 @@ class CommitPlan(msgspec.Struct, frozen=True):
 class CommitNotes:
     """The notes of one vhost. After changes the caller has to settle the turn."""
 
-    def __init__(self, records: VhostRecords) -> None:
+    def __init__(self, records: RecordsOfVhost) -> None:
         self._records = records
 
     def maybe_note(self, query: str) -> Note | None:

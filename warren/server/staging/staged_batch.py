@@ -15,21 +15,15 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 import trio
 
-from warren.channels.commit_check import CommitCheck
-from warren.channels.transaction import BufferedPublish, Transaction
-from warren.queues.long_work import Steps
-from warren.server.direct_clients import DirectClient
+from warren.engine_view.records import RecordsOfVhost
+from warren.server.direct_clients import Checked, DirectClient
 from warren.server.management import Management
 from warren.server.staging.commit_notes import EXCHANGES_MAX, CommitNotes, CommitPlan, Note
 from warren.server.staging.stage_files import PartHead
-from warren.vhosts.virtual_host import VirtualHost
 
 # Limits for one go of publishing; one message may be larger.
 PIECE_BYTES: Final = 8 << 20
 PIECE_MESSAGES: Final = 16_384
-
-# Limit for a check without giving way.
-STEPS_AT_ONCE: Final = 4096
 
 _READ_CELLS: Final = 8
 _POLL_S: Final = 0.02
@@ -197,7 +191,8 @@ class BatchPublishing:
         self,
         management: Management,
         parts: Parts,
-        vhost: VirtualHost,
+        vhost: str,
+        records: RecordsOfVhost,
         user: str,
         order: Order,
         parts_of_batch: list[tuple[str, int]],
@@ -211,7 +206,7 @@ class BatchPublishing:
         self._order = order
         self._plan = CommitPlan(order.batch, parts_of_batch)
         self._in_one_piece = in_one_piece
-        self._notes = CommitNotes(vhost.records)
+        self._notes = CommitNotes(records)
 
     async def run(self) -> Outcome:
         """Publish the rest of the batch.
@@ -253,12 +248,12 @@ class BatchPublishing:
         return Outcome(committed=True, messages=note.messages, unroutable=note.unroutable)
 
     def _pieces(self, place: _Place) -> _Pieces:
-        return _Pieces(self._parts, self._vhost.name, self._plan, place)
+        return _Pieces(self._parts, self._vhost, self._plan, place)
 
     async def _synced(self) -> None:
         self._management.settle()
         await self._management.messages.deleted()
-        await self._management.commit(self._management.broker.journal.last_ticket)
+        await self._management.commit(self._management.view.last_ticket())
 
     async def _try_out(self) -> list[int]:
         """Make sure that nothing would be refused, by publishing all messages and rolling that back.
@@ -269,30 +264,26 @@ class BatchPublishing:
         unroutable = 0
         pieces = self._pieces(_Place(0, 0))
         while piece := await pieces.next():
-            async with self._filled(piece, is_tried=True) as (_, transaction):
-                check = CommitCheck(mandatory=self._order.mandatory)
-                while not check.go_on(transaction.publishes, Steps(STEPS_AT_ONCE)):
-                    await trio.lowlevel.checkpoint()
-                unroutable += int(check.unroutable)
-                _raise_if_full(check)
+            async with self._filled(piece, is_tried=True) as client:
+                checked = await client.try_out(mandatory=self._order.mandatory)
+                unroutable += checked.unroutable
+                _raise_if_full(checked)
         if unroutable and self._order.mandatory:
             raise Unroutable(unroutable)
         return pieces.fingerprints
 
     async def _publish(self, piece: list[_Run], note: Note, following: _Place) -> Note:
         """Publish a piece together with its note, which is returned; `following`: the beginning of the next piece."""
-        while self._management.broker.log.is_congested():
+        while self._management.view.is_congested():
             await trio.sleep(_POLL_S)
-        async with self._filled(piece, is_tried=False) as (client, transaction):
-            while self._vhost.has_claims():
+        async with self._filled(piece, is_tried=False) as client:
+            while self._management.view.vhosts.has_claims(self._vhost):
                 await trio.sleep(_POLL_S)  # a part of it may repeat messages that are under way
-            check = CommitCheck(mandatory=note.mandatory)
-            published = len(transaction.publishes)
+            published, exchanges = client.staged(note.exchanges or [], EXCHANGES_MAX)
             further = note
 
-            def store_note() -> None:
+            def store_note(unroutable: int) -> None:
                 nonlocal further
-                unroutable = int(check.unroutable)
                 further = msgspec.structs.replace(
                     note,
                     done=following.part == len(self._plan.parts),
@@ -301,44 +292,31 @@ class BatchPublishing:
                     part=following.part,
                     cell=following.cell,
                     at_ms=self._management.clock_ms(),
-                    exchanges=_with_exchanges(note.exchanges or [], transaction.publishes),
+                    exchanges=exchanges,
                 )
                 self._notes.store(self._order.query, further)
 
-            client.commit(check, store_note)
-            if not await client.committed():
-                _raise_if_full(check)
-                raise Unroutable(int(check.unroutable))
+            refused = await client.commit(store_note, mandatory=note.mandatory)
+            if refused is not None:
+                _raise_if_full(refused)
+                raise Unroutable(refused.unroutable)
         return further
 
     @asynccontextmanager
-    async def _filled(self, piece: list[_Run], *, is_tried: bool) -> AsyncIterator[tuple[DirectClient, Transaction]]:
+    async def _filled(self, piece: list[_Run], *, is_tried: bool) -> AsyncIterator[DirectClient]:
         """Open a transaction with the messages of a piece; it is rolled back unless it is committed."""
-        with self._management.clients.open(self._user, self._vhost.name) as client:
-            session = client.session
-            await client.begin_transaction()
-            if is_tried:
-                session.tell_nobody()  # messages that are only tried now are announced when they are published
+        with self._management.clients.open(self._user, self._vhost) as client:
+            # Messages that are only tried now are announced when they are published.
+            await client.begin_transaction(is_announced=not is_tried)
             for head, first, end in piece:
                 for at in range(first, end, _READ_CELLS):
                     for publishes in await self._parts.read(head, at, min(at + _READ_CELLS, end)):
                         await client.put(publishes)
                         await trio.lowlevel.checkpoint()
-            assert session.transaction is not None
-            yield client, session.transaction
+            yield client
 
 
-def _with_exchanges(known: list[str], publishes: list[BufferedPublish]) -> list[str]:
-    """Return the first exchanges of `known` and of `publishes`."""
-    found = dict.fromkeys(known)
-    for each in publishes:
-        if len(found) >= EXCHANGES_MAX:
-            break
-        found[each.exchange.name] = None
-    return list(found)
-
-
-def _raise_if_full(check: CommitCheck) -> None:
-    queue = check.full_queue
-    if queue is not None:
-        raise QueueFull(f"queue '{queue.name}' in vhost '{queue.vhost_name}' has no room for the whole batch")
+def _raise_if_full(checked: Checked) -> None:
+    if checked.full_queue is not None:
+        vhost, name = checked.full_queue
+        raise QueueFull(f"queue '{name}' in vhost '{vhost}' has no room for the whole batch")

@@ -48,7 +48,8 @@ import trio
 
 from warren.amqp.errors import AmqpError
 from warren.amqp.publishes import PublishScan, scan_publishes
-from warren.channels.access import WRITE
+from warren.engine_view.permissions import WRITE
+from warren.engine_view.records import RecordsOfVhost
 from warren.server.logs import get_logger
 from warren.server.management import Management
 from warren.server.shares import Quota
@@ -70,7 +71,6 @@ from warren.server.staging.staged_batch import (
     Unroutable,
 )
 from warren.server.threads import STAGES, in_thread
-from warren.vhosts.virtual_host import VirtualHost
 
 # The most to check, read and hand to the engine without giving way.
 CELL_BYTES: Final = 256 << 10
@@ -119,9 +119,10 @@ class Used:
 
 @dataclass(slots=True)
 class _Commit:
-    """A commit under way."""
+    """A commit under way. `records`: of its vhost."""
 
-    vhost: VirtualHost
+    vhost: str
+    records: RecordsOfVhost
     user: str
     order: Order
     done: trio.Event = field(default_factory=trio.Event)
@@ -134,6 +135,7 @@ class Stages:
 
     def __init__(self, management: Management, data_dir: Path) -> None:
         self._management = management
+        self._view = management.view
         self._files = StageFiles(data_dir)
         self._stages: dict[tuple[str, str], Stage] = {}
         self._bytes = 0
@@ -164,7 +166,7 @@ class Stages:
 
     async def _resume(self) -> None:
         await self._find()
-        while self._management.broker.is_restoring():
+        while self._view.is_restoring():
             await trio.sleep(_POLL_S)
         self._go_on()
         await self._remove_superseded()
@@ -196,27 +198,27 @@ class Stages:
 
     def _go_on(self) -> None:
         """Continue the batches that a crash has interrupted."""
-        for vhost in list(self._management.broker.vhosts.values()):
-            notes = CommitNotes(vhost.records)
+        for vhost in list(self._view.vhosts):
+            notes = CommitNotes(self._view.records.of(vhost))
             for query, plan in notes.plans().items():
                 note = notes.maybe_note(query)
-                if note is None or note.done or (vhost.name, query) in self._commits:
+                if note is None or note.done or (vhost, query) in self._commits:
                     continue
                 order = _order_of(query, note, plan)
-                for stage in self._maybe_stages(vhost.name, order.stages):
+                for stage in self._maybe_stages(vhost, order.stages):
                     stage.needed_by = query
                 try:
                     self._begin(vhost, note.user, order)
                 except (StageError, DamagedPart) as error:
-                    log.error("a commit cannot be resumed", vhost=vhost.name, query=query, reason=str(error))
+                    log.error("a commit cannot be resumed", vhost=vhost, query=query, reason=str(error))
                 else:
-                    log.info("resuming a commit", vhost=vhost.name, query=query, batch=note.batch)
+                    log.info("resuming a commit", vhost=vhost, query=query, batch=note.batch)
 
     async def _remove_superseded(self) -> None:
         """Remove stages that another node may have in a newer form, and note when the rest was ours."""
         if self._management.replication is None:
             return
-        epoch = int(self._management.broker.log.epoch)
+        epoch = self._view.log().epoch
         try:
             noted = await self._in_thread(self._files.maybe_epoch)
             # Noted in this very life: the task that finds existing stages was restarted.
@@ -234,15 +236,17 @@ class Stages:
 
     async def _sweep(self) -> None:
         now_ms = self._management.clock_ms()
-        vhosts = self._management.broker.vhosts
+        vhosts = self._view.vhosts
         for stage in list(self._stages.values()):
             if stage.needed_by is not None and stage.vhost in vhosts:
                 continue
             if stage.vhost not in vhosts or now_ms - stage.changed_ms > STAGE_TTL_S * 1000:
                 log.info("removing a stage that was not committed", vhost=stage.vhost, stage=stage.name)
                 await self._remove(stage)
-        for vhost in list(vhosts.values()):
-            notes = CommitNotes(vhost.records)
+        for vhost in list(vhosts):
+            if vhost not in vhosts:
+                continue  # deleted meanwhile
+            notes = CommitNotes(self._view.records.of(vhost))
             found = await self.notes(vhost)
             queries = due(found, now_ms)
             for start in range(0, len(queries), AT_ONCE):
@@ -265,7 +269,7 @@ class Stages:
             committed. NoRoom: it does not fit.
         """
         await self._ready.wait()
-        scan = PublishScan(int(self._management.broker.limits.message_max_bytes))
+        scan = PublishScan(self._view.message_bytes_max())
         cells = await _cells(scan, content)
         for at, exchange in enumerate(scan.exchanges, 1):
             authorize(exchange)
@@ -306,7 +310,7 @@ class Stages:
             raise NoRoom("the disk is low on space")
 
     def _check_quota(self, quota: Quota, what: str, user: str, has: int, all_have: int, more: int = 1) -> None:
-        refusal = quota.maybe_refusal(what, self._management.broker.access, user, has, all_have, more)
+        refusal = quota.maybe_refusal(what, self._view.permissions, user, has, all_have, more)
         if refusal:
             raise NoRoom(refusal)
 
@@ -367,7 +371,7 @@ class Stages:
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
-    async def commit(self, vhost: VirtualHost, user: str, order: Order, *, supersedes: str | None = None) -> Outcome:
+    async def commit(self, vhost: str, user: str, order: Order, *, supersedes: str | None = None) -> Outcome:
         """Publish the stages of a batch, unless that was done before, and wait until it is synced.
 
         `supersedes`: afterwards, other stages of this user whose names begin with this text are removed: those of tasks
@@ -385,19 +389,19 @@ class Stages:
         if supersedes is not None and (outcome.committed or outcome.duplicate):
             found: list[str] = []
             for at, stage in enumerate(list(self._stages.values()), 1):
-                if stage.vhost == vhost.name and stage.name.startswith(supersedes):
+                if stage.vhost == vhost and stage.name.startswith(supersedes):
                     found.append(stage.name)
                 if at % AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
-            await self._drop(vhost.name, user, found)
+            await self._drop(vhost, user, found)
         return outcome
 
-    async def _committed(self, vhost: VirtualHost, user: str, order: Order) -> Outcome:
+    async def _committed(self, vhost: str, user: str, order: Order) -> Outcome:
         await self._ready.wait()
         order = replace(order, stages=list(dict.fromkeys(order.stages)))
-        notes = CommitNotes(vhost.records)
+        notes = CommitNotes(self._view.records.of(vhost))
         note = self._maybe_binding(vhost, user, order, notes.maybe_note(order.query))
-        running = self._commits.get((vhost.name, order.query))
+        running = self._commits.get((vhost, order.query))
         if running is not None and (running.order.batch != order.batch or running.user != user):
             raise Conflict(
                 f"batch {running.order.batch} of query '{order.query}' is being committed by user '{running.user}'"
@@ -412,7 +416,7 @@ class Stages:
                     )
                 if order.compares or is_heir:
                     self._check_same(vhost, order, note)
-                await self._drop(vhost.name, user, order.stages)
+                await self._drop(vhost, user, order.stages)
                 return Outcome(committed=False, duplicate=True)
             plan = notes.maybe_plan(order.query)
             if note is not None and note.done and note.counted and order.batch > note.batch + 1:
@@ -437,10 +441,10 @@ class Stages:
                 del error
         assert outcome is not None
         if outcome.committed:
-            await self._drop(vhost.name, user, order.stages)
+            await self._drop(vhost, user, order.stages)
         return outcome
 
-    def _maybe_binding(self, vhost: VirtualHost, user: str, order: Order, note: Note | None) -> Note | None:
+    def _maybe_binding(self, vhost: str, user: str, order: Order, note: Note | None) -> Note | None:
         """Return the note that decides which batches of a query `user` may commit. `note`: the current one.
 
         Raises:
@@ -448,7 +452,7 @@ class Stages:
         """
         if note is not None and note.user == user:
             return note
-        staged = self._maybe_stages(vhost.name, order.stages)
+        staged = self._maybe_stages(vhost, order.stages)
         is_empty = not any(stage.messages for stage in staged if stage.user == user)
         lacks = self._lacks(vhost, user, note, is_empty=is_empty)
         if lacks and note is None:
@@ -467,24 +471,24 @@ class Stages:
             )
         return None
 
-    def _lacks(self, vhost: VirtualHost, user: str, note: Note | None, *, is_empty: bool) -> str:
+    def _lacks(self, vhost: str, user: str, note: Note | None, *, is_empty: bool) -> str:
         """Return which right `user` lacks for a batch of a query; "" if none. `is_empty`: the batch has no messages."""
-        principal = self._management.broker.access.maybe_principal(user, vhost.name)
-        if principal is None:
+        rights = self._view.permissions.maybe_rights(user, vhost)
+        if rights is None:
             return "it may not enter the vhost"
         exchanges = [] if note is None else note.exchanges
         for exchange in exchanges or []:
             try:
-                principal.authorize(WRITE, "exchange", exchange)
+                rights.authorize(WRITE, "exchange", exchange)
             except AmqpError:
                 return f"it may not write to exchange '{exchange or 'amq.default'}', as the query does"
         if is_empty and exchanges is None:
             return "its batch is empty"
-        if is_empty and not principal.may_some(WRITE):
+        if is_empty and not rights.may_some(WRITE):
             return "it may not write to any exchange"
         return ""
 
-    def _begin(self, vhost: VirtualHost, user: str, order: Order) -> _Commit:
+    def _begin(self, vhost: str, user: str, order: Order) -> _Commit:
         """Start a commit.
 
         Raises:
@@ -494,9 +498,9 @@ class Stages:
         assert self._nursery is not None
         needed: list[Stage] = []
         for name in order.stages:
-            if self._files.is_damaged(vhost.name, name):
-                raise DamagedPart(f"a part of stage '{name}' in vhost '{vhost.name}' is damaged; write it again")
-            stage = self._stages.get((vhost.name, name))
+            if self._files.is_damaged(vhost, name):
+                raise DamagedPart(f"a part of stage '{name}' in vhost '{vhost}' is damaged; write it again")
+            stage = self._stages.get((vhost, name))
             if stage is None or stage.user != user:
                 raise NoStage(self._why_missing(vhost, name, user, order))
             if stage.needed_by not in (None, order.query):
@@ -508,18 +512,18 @@ class Stages:
         self._noted += 1
         if self._noted >= SWEEP_AFTER:
             self._sweep_due.set()
-        commit = _Commit(vhost, user, order)
-        self._commits[vhost.name, order.query] = commit
+        commit = _Commit(vhost, self._view.records.of(vhost), user, order)
+        self._commits[vhost, order.query] = commit
         self._nursery.start_soon(self._management.tasks.once, "commit of stages", self._carry_out, commit, needed)
         return commit
 
-    def _check_same(self, vhost: VirtualHost, order: Order, note: Note) -> None:
+    def _check_same(self, vhost: str, order: Order, note: Note) -> None:
         """Make sure that a batch with a used number is the one that was published under it.
 
         Raises:
             OtherBatch: it differs.
         """
-        stages = [self._stages.get((vhost.name, name)) for name in order.stages]
+        stages = [self._stages.get((vhost, name)) for name in order.stages]
         staged = 0
         for stage in stages:
             if stage is None:
@@ -533,13 +537,13 @@ class Stages:
                 f"writer was taken back to before that. Batch {note.batch} was published last"
             )
 
-    def _why_missing(self, vhost: VirtualHost, name: str, user: str, order: Order) -> str:
+    def _why_missing(self, vhost: str, name: str, user: str, order: Order) -> str:
         """Say that a stage is missing, and with several nodes, which do not copy stages, what to do about it."""
-        text = f"no stage '{name}' of user '{user}' in vhost '{vhost.name}'"
+        text = f"no stage '{name}' of user '{user}' in vhost '{vhost}'"
         if self._management.replication is None:
             return text
         text += ". If another node led when it was written, it is there"
-        if CommitNotes(vhost.records).maybe_plan(order.query) is None:
+        if CommitNotes(self._view.records.of(vhost)).maybe_plan(order.query) is None:
             return f"{text}: write it again"
         return (
             f"{text}, and a part of batch {order.batch} of query '{order.query}' is published: have that node lead for "
@@ -565,19 +569,19 @@ class Stages:
         if commit.outcome is not None and commit.outcome.committed:
             for stage in needed:
                 await self._remove(stage)
-        elif CommitNotes(commit.vhost.records).maybe_plan(order.query) is None:
+        elif CommitNotes(commit.records).maybe_plan(order.query) is None:
             for stage in needed:
                 stage.needed_by = None
         else:
             reason = str(commit.error) if commit.error is not None else "some of the messages would reach no queue"
             log.warning(
                 "a commit has begun, and goes on when it is requested again",
-                vhost=commit.vhost.name,
+                vhost=commit.vhost,
                 query=order.query,
                 batch=order.batch,
                 reason=reason,
             )
-        del self._commits[commit.vhost.name, order.query]
+        del self._commits[commit.vhost, order.query]
         commit.done.set()
 
     @asynccontextmanager
@@ -598,6 +602,7 @@ class Stages:
             self._management,
             self,
             commit.vhost,
+            commit.records,
             commit.user,
             commit.order,
             [(stage.name, number) for stage in needed for number in sorted(stage.parts)],
@@ -615,29 +620,29 @@ class Stages:
             if stage.user == user and stage.needed_by is None:
                 await self._remove(stage)
 
-    async def notes(self, vhost: VirtualHost) -> dict[str, Note]:
+    async def notes(self, vhost: str) -> dict[str, Note]:
         """Return the notes about the queries of a vhost."""
         await self._ready.wait()
         found: dict[str, Note] = {}
-        for query, note in CommitNotes(vhost.records).each():
+        for query, note in CommitNotes(self._view.records.of(vhost)).each():
             found[query] = note
             if len(found) % AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
         return found
 
-    async def forget(self, vhost: VirtualHost, query: str) -> bool:
+    async def forget(self, vhost: str, query: str) -> bool:
         """Forget a query; the unpublished rest of its last batch is never published. False: it had no note.
 
         Raises:
             Conflict: a commit of it is under way.
         """
         await self._ready.wait()
-        if (vhost.name, query) in self._commits:
+        if (vhost, query) in self._commits:
             raise Conflict(f"a batch of query '{query}' is being committed")
-        if not CommitNotes(vhost.records).forget(query):
+        if not CommitNotes(self._view.records.of(vhost)).forget(query):
             return False
         for stage in self._stages.values():
-            if stage.vhost == vhost.name and stage.needed_by == query:
+            if stage.vhost == vhost and stage.needed_by == query:
                 stage.needed_by = None
         self._management.settle()
         await self._management.messages.deleted()

@@ -16,6 +16,7 @@ import trio
 from durable_harness import DurableHarness
 from engine_harness import publish_frames
 
+from warren.engine_view.engine_view import EngineView
 from warren.msgstore.files.store import wall_time_ms
 from warren.server.direct_clients import DirectClients
 from warren.server.management import Management
@@ -49,10 +50,10 @@ class Life:
         self._behind = behind
         self.dead = False
         self._has_run = False
-        self.clients = DirectClients(harness.broker, self.settle)
+        self.clients = DirectClients(harness.broker.open_direct, self.settle)
         settings = Settings(data_dir=directory, store=StoreSettings(disk_free_min_bytes=0))
         self.management: Any = SimpleNamespace(
-            broker=harness.broker,
+            view=EngineView(harness.broker, self.settle),
             settings=settings,
             messages=SimpleNamespace(deleted=self._synced),
             replication=None,
@@ -152,7 +153,7 @@ async def put(stages: Stages, name: str, *parts: bytes, user: str = USER) -> str
 
 
 async def commit(life: Life, batch: int, *names: str, query: str = "query", user: str = USER, **more: Any) -> Outcome:
-    return await life.stages.commit(life.harness.vhost, user, Order(query, batch, list(names), **more))
+    return await life.stages.commit("/", user, Order(query, batch, list(names), **more))
 
 
 async def names_of(stages: Stages) -> list[str]:

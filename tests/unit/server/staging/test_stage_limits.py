@@ -186,8 +186,8 @@ def test_notes_of_very_many_queries_go_before_the_hour_is_over(tmp_path: Path, m
 
     async def scenario(found: Stages) -> None:
         for number in range(100):
-            await found.commit(life.harness.vhost, USER, Order(f"query {number}", 0, [], True, None))
-            left = await found.notes(life.harness.vhost)
+            await found.commit("/", USER, Order(f"query {number}", 0, [], True, None))
+            left = await found.notes("/")
             assert f"query {number}" in left
             if "query 0" not in left:
                 return

@@ -47,7 +47,7 @@ def test_a_batch_that_has_begun_stops_at_an_obstacle_and_goes_on_when_it_is_gone
         assert await commit(life, 0, "a") == Outcome(committed=False, unroutable=2)
         monkeypatch.undo()
         small(monkeypatch)
-        note = (await stages.notes(harness.vhost))["query"]
+        note = (await stages.notes("/"))["query"]
         assert (note.done, note.messages) == (False, 2)
         with pytest.raises(Conflict):
             await stages.remove("/", "a", USER)
@@ -74,8 +74,8 @@ def test_an_operator_may_give_up_a_batch_that_cannot_go_on(tmp_path: Path) -> No
         harness.vhost.records.store("plan:query", b'{"batch":4,"parts":[["a",0],["gone",0]]}')
         with pytest.raises(NoStage):
             await commit(life, 4, "a")
-        assert await stages.forget(harness.vhost, "query")
-        assert not await stages.forget(harness.vhost, "query")
+        assert await stages.forget("/", "query")
+        assert not await stages.forget("/", "query")
         assert (await commit(life, 4, "a")).messages == 7
 
     life.run(scenario)
@@ -124,7 +124,7 @@ def test_a_full_queue_and_a_forbidden_message_leave_everything_as_it_was(tmp_pat
         await put(stages, "forged", content(b"1") + forged)
         with pytest.raises(ChannelException, match="user_id"):
             await commit(life, 0, "forged")
-        assert await stages.notes(life.harness.vhost) == {}
+        assert await stages.notes("/") == {}
         assert len(await stages.listed(["/"], None)) == 2
 
     life.run(scenario)
@@ -145,7 +145,7 @@ def test_nobody_has_a_batch_of_another_taken_for_published(tmp_path: Path) -> No
         with pytest.raises(Conflict, match="user 'other' has committed batch"):
             await commit(life, 2, "b")
         assert await names_of(stages) == ["b"], "it is not dropped"
-        assert await stages.forget(life.harness.vhost, "query")
+        assert await stages.forget("/", "query")
         return await commit(life, 2, "b")
 
     assert life.run(work).committed
@@ -167,7 +167,7 @@ def test_a_batch_that_leaves_out_others_is_refused_until_its_query_is_forgotten(
         following = await commit(life, 5)  # an empty one counts
         with pytest.raises(MissingBatches):
             await commit(life, 9, "b")
-        assert await stages.forget(life.harness.vhost, "query")
+        assert await stages.forget("/", "query")
         return [again, following, await commit(life, 9, "b")]
 
     again, following, last = life.run(work)
@@ -241,7 +241,7 @@ def test_a_user_without_any_right_neither_begins_nor_continues_a_query_of_empty_
 
     async def work(stages: Stages) -> list[Outcome]:
         async def note() -> Note | None:
-            return (await stages.notes(life.harness.vhost)).get("query")
+            return (await stages.notes("/")).get("query")
 
         for batch in (0, 10**18):
             with pytest.raises(NotOwner, match="may not begin query 'query': it may not write to any exchange"):
@@ -274,12 +274,12 @@ def test_a_query_of_empty_batches_is_its_users_alone_until_that_user_is_gone(tmp
     async def work(stages: Stages) -> list[Outcome]:
         if not restarted:
             await begin(stages)
-        before = await stages.notes(life.harness.vhost)
+        before = await stages.notes("/")
         await put(stages, "a", content(b"1"), user="other")
         for names in ([], ["a"]):
             with pytest.raises(NotOwner, match="belongs to user 'former' alone"):
                 await commit(life, 1, *names, user="other")
-        assert await stages.notes(life.harness.vhost) == before
+        assert await stages.notes("/") == before
         assert (await commit(life, 1, user="former")).committed
         life.harness.broker.administer(UserDelete("former"))
         return [await commit(life, 2, "a", user="other"), await commit(life, 3, user="other")]
@@ -361,7 +361,7 @@ def test_a_note_names_few_exchanges(tmp_path: Path) -> None:
         await commit(life, 1, "a")
         await put(stages, "b", b"".join(publish_frames(f"x{number}", "", b"") for number in range(6)))
         await commit(life, 2, "b")
-        found = (await stages.notes(life.harness.vhost))["query"]
+        found = (await stages.notes("/"))["query"]
         return found.exchanges
 
     assert life.run(work) == ["x0", "x1", "x2", "x3"]

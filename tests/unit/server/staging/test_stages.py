@@ -106,7 +106,7 @@ def test_what_was_begun_is_finished_at_the_next_start_without_being_asked(tmp_pa
     again = Life(*half_published(tmp_path, bodies))
 
     async def look(stages: Stages, life: Life = again) -> None:
-        while not (await stages.notes(life.harness.vhost))["query"].done:
+        while not (await stages.notes("/"))["query"].done:
             await trio.lowlevel.checkpoint()
 
     again.run(look)

@@ -1,0 +1,210 @@
+"""MQTT: the sessions of clients, also of those that are away, and retained messages.
+
+Ending a session closes the connection of its client, as if the session were not to outlive the connection. A session
+without a connection ends as if its time had run out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NewType
+
+import msgspec
+
+from warren.amqp.errors import ChannelException
+from warren.channels.broker import Broker
+from warren.engine_view.connections import ConnectionEnds, connection_ends
+from warren.engine_view.permissions import Rights
+from warren.exchanges.binding import Binding
+from warren.mqtt.conversion import QOS_HEADER as QOS_HEADER
+from warren.mqtt.peer import MqttPeer
+from warren.mqtt.session import MqttSession
+from warren.mqtt.sessions import QOS, SharedSubscription, queue_name, sessions_of, shared_of
+from warren.mqtt.subscriptions import subscription_of
+from warren.mqtt.topics import EXCHANGE, Subscription, routing_key
+from warren.queues.queue import Queue
+from warren.queues.receiver import Receiver
+from warren.vhosts.kept_sessions import KeptSession
+from warren.vhosts.retained import Retained as Retained
+from warren.vhosts.retained import RetainedSearch
+from warren.vhosts.virtual_host import VirtualHost
+
+SessionRef = NewType("SessionRef", object)
+PlacedSession = tuple[str, SessionRef]  # with its vhost
+SessionSubscription = tuple[Binding, int] | SharedSubscription
+
+
+class SessionRow(msgspec.Struct, frozen=True):
+    """A session; the fields have the names of the API. `connection_details` is None while its client is away."""
+
+    client_id: str
+    vhost: str
+    connected: bool
+    user: str | None
+    protocol: str | None
+    expiry_s: int
+    ends_at: int | None
+    will_waits: bool
+    messages: int
+    messages_ready: int
+    messages_unacknowledged: int
+    queues: list[str]
+    connection_details: ConnectionEnds | None
+
+
+def _key(key: Callable[[str, KeptSession], object]) -> Callable[[PlacedSession], object]:
+    return lambda of: key(of[0], _kept(of[1]))
+
+
+class MqttSessions:
+    """The MQTT sessions of one engine. `settle` ends the turn of a command."""
+
+    # Fields by which lists are filtered and sorted without a row of each item.
+    KEYS: Final[Mapping[str, Callable[[PlacedSession], object]]] = {
+        "name": _key(lambda vhost, kept: kept.name),
+        "client_id": _key(lambda vhost, kept: kept.name),
+        "vhost": _key(lambda vhost, kept: vhost),
+        "connected": _key(lambda vhost, kept: kept.is_connected),
+        "expiry_s": _key(lambda vhost, kept: kept.expiry_s),
+    }
+
+    def __init__(self, broker: Broker, settle: Callable[[], None]) -> None:
+        self._broker = broker
+        self._vhosts: Mapping[str, VirtualHost] = broker.vhosts
+        self._settle = settle
+
+    def in_vhost(self, vhost: str) -> list[PlacedSession]:
+        """Return the sessions of a vhost, in any order."""
+        found = self._vhosts.get(vhost)
+        sessions = [] if found is None else sessions_of(self._broker, found).sessions.values()
+        return [(vhost, SessionRef(each)) for each in sessions]
+
+    def maybe(self, vhost: str, client_id: str) -> PlacedSession | None:
+        """Return the session of a client."""
+        found = self._vhosts.get(vhost)
+        kept = None if found is None else sessions_of(self._broker, found).sessions.get(client_id)
+        return None if kept is None else (vhost, SessionRef(kept))
+
+    def is_gone(self, of: PlacedSession) -> bool:
+        """Tell whether a session has ended."""
+        return _kept(of[1]).owner is None
+
+    def row(self, of: PlacedSession) -> SessionRow:
+        """Return a session without its subscriptions."""
+        vhost, kept, peer, queues = of[0], _kept(of[1]), self._maybe_peer(of), self._queues(of)
+        ready = sum(int(queue.ready_count) for queue in queues)
+        unacked = sum(int(queue.unacked_count) for queue in queues)
+        return SessionRow(
+            kept.name,
+            vhost,
+            peer is not None,
+            None if peer is None else peer.user_name,
+            None if peer is None else peer.protocol_shown(),
+            kept.expiry_s,
+            None if kept.is_connected else int(kept.ends_ms),
+            bool(kept.will),
+            ready + unacked,
+            ready,
+            unacked,
+            [queue.name for queue in queues],
+            None if peer is None else connection_ends(peer),
+        )
+
+    def queue_names(self, of: PlacedSession) -> list[str]:
+        """Return the queues on which ending the session needs rights: its queues, or the one that it would have."""
+        return [queue.name for queue in self._queues(of)] or [queue_name(_kept(of[1]).name, 0)]
+
+    def subscriptions(self, of: PlacedSession) -> list[SessionSubscription]:
+        """Return the subscriptions of a session, each for `subscription`."""
+        found: list[SessionSubscription] = []
+        exchange = self._vhosts[of[0]].exchange(EXCHANGE)
+        peer = self._maybe_peer(of)
+        receivers: list[Receiver] = list(self._queues(of))
+        session = None if peer is None else peer.session
+        if session is not None and session.subscriber is not None:
+            receivers.insert(0, session.subscriber)
+        for receiver in receivers:
+            binding: Binding | None = exchange.by_destination.get(receiver)
+            while binding is not None:
+                found.append((binding, int(receiver.name[-1])))
+                binding = binding.next_to_destination
+        found += shared_of(_kept(of[1]).notes)
+        return found
+
+    def subscription(self, each: SessionSubscription) -> dict[str, Any]:
+        """Return one of `subscriptions`, with the names of the API."""
+        found: Subscription | SharedSubscription
+        found = each if isinstance(each, SharedSubscription) else subscription_of(*each)
+        return found.described()
+
+    def end(self, of: PlacedSession, reason: str) -> int:
+        """End a session for good, whether its client is connected or not; return the ticket to wait for."""
+        peer = self._maybe_peer(of)
+        if peer is None:
+            sessions = sessions_of(self._broker, self._vhosts[of[0]])
+            sessions.session_over(_kept(of[1]))
+            sessions.end(_kept(of[1]))
+        else:
+            current = peer.channels.get(1)
+            if isinstance(current, MqttSession):
+                current.expiry_s = 0
+            peer.force_close(reason)
+        ticket = self._broker.journal.last_ticket
+        self._settle()
+        return ticket
+
+    def _maybe_peer(self, of: PlacedSession) -> MqttPeer | None:
+        found = self._broker.named_clients.get((of[0], _kept(of[1]).name))
+        return found if isinstance(found, MqttPeer) else None
+
+    def _queues(self, of: PlacedSession) -> list[Queue]:
+        found = self._vhosts.get(of[0])
+        names = [queue_name(_kept(of[1]).name, qos) for qos in QOS]
+        return [] if found is None else [found.queues[name] for name in names if name in found.queues]
+
+
+class RetainedTopics:
+    """The retained messages of one engine."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._vhosts: Mapping[str, VirtualHost] = broker.vhosts
+
+    def authorize(self, rights: Rights, action: int, topic: str) -> None:
+        """Make sure that `action` on what is retained for a topic is granted, as for publishing or subscribing there.
+
+        Raises:
+            ChannelException: 403.
+        """
+        rights.authorize(action, "exchange", EXCHANGE)
+        rights.principal.authorize_topic(action, EXCHANGE, routing_key(topic))
+
+    def may(self, rights: Rights, action: int, topic: str) -> bool:
+        """Tell whether `action` on what is retained for a topic is granted."""
+        try:
+            self.authorize(rights, action, topic)
+        except ChannelException:
+            return False
+        return True
+
+    def matching(self, vhost: str, filter_: str) -> Iterator[str | None]:
+        """Yield the topics that a valid filter matches, and None for each level without one. Callers may give way."""
+        found = self._vhosts.get(vhost)
+        search = None if found is None else RetainedSearch(found.retained(), filter_)
+        while search is not None and not search.is_over():
+            yield search.next()
+
+    def maybe(self, vhost: str, topic: str) -> Retained | None:
+        """Return what is retained for a topic."""
+        found = self._vhosts.get(vhost)
+        return None if found is None else found.retained().maybe(topic, self._broker.now_ms())
+
+    def remove(self, vhost: str, topic: str) -> bool:
+        """Forget what is retained for a topic; False: it is nothing. The caller settles the turn."""
+        found = self._vhosts.get(vhost)
+        return found is not None and found.retained().remove(topic)
+
+
+def _kept(ref: SessionRef) -> KeptSession:
+    assert isinstance(ref, KeptSession)
+    return ref
