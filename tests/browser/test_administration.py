@@ -195,6 +195,8 @@ def test_a_policy_is_added_matches_is_edited_and_deleted(ui: Ui, api: Api, amqp:
     ui.argument(1, "max-length", "number", "many", ui.dialog)
     ui.press("Set policy", ui.dialog)
     expect(ui.dialog.get_by_role("alert")).to_have_text('max-length: "many" is not a number')
+    expect(ui.dialog.get_by_role("alert")).to_be_in_viewport(ratio=1)
+    expect(ui.dialog.get_by_role("button", name="Set policy")).to_be_in_viewport(ratio=1)
     ui.argument(1, "max-length", "number", "10", ui.dialog)
     ui.dialog.locator(".hints").get_by_role("button", name="overflow", exact=True).click()
     ui.argument(2, "overflow", "string", "reject-publish", ui.dialog)

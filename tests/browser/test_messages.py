@@ -49,7 +49,9 @@ def test_publishing_where_no_queue_takes_it_is_said(ui: Ui) -> None:
     ui.visit("exchanges", ui.vhost, "amq.direct", tab="publish")
     ui.fill(routing_key="nobody", payload="x")
     ui.press("Publish")
-    expect(ui.main.get_by_role("status")).to_have_text("Published, but no queue took it.")
+    expect(ui.main.get_by_role("status")).to_have_text("Published, but no queue took it. Show in routing")
+    ui.main.get_by_role("link", name="Show in routing").last.click()
+    ui.wait_for_place("routing", vhost=ui.vhost, exchange="amq.direct")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def test_a_mistyped_argument_is_told_of_before_it_is_sent(ui: Ui, api: Api, vhos
     expect(ui.dialog).to_contain_text("The broker keeps this key. It has no effect.")
     expect(ui.dialog).not_to_contain_text("Did you mean")
     ui.dialog.get_by_label("Type of value 1").select_option("string")
+    expect(ui.dialog).to_contain_text("Choose the type Number.")
     ui.press("Add queue", ui.dialog)
     expect(ui.dialog.get_by_role("alert")).to_contain_text("x-message-ttl")
     ui.dialog.get_by_label("Type of value 1").select_option("number")

@@ -100,3 +100,24 @@ def test_thousands_of_bindings_are_shown_part_by_part(ui: Ui, api: Api, vhost: s
     ui.press("Show more")
     expect(rows).to_have_count(1200)
     expect(ui.main.get_by_role("button", name="Show more")).to_have_count(0)
+    ui.main.get_by_label("Filter by name or key").fill("KEY.077")
+    expect(rows).to_have_count(10)
+
+
+def test_bindings_are_followed_only_where_they_are_shown(own_ui: Ui, vhost: str) -> None:
+    ui = own_ui
+    asked: list[str] = []
+    ui.page.on("request", lambda request: asked.append(request.url))
+    ui.page.clock.install()
+
+    def refreshed(tab: str) -> list[str]:
+        ui.visit("exchanges", vhost, "amq.topic", tab=tab)
+        ui.heading("amq.topic")
+        expect(ui.page.locator(".tabs", has_text="Bindings 0")).to_be_visible()
+        asked.clear()
+        with ui.page.expect_response(lambda answer: "amq.topic?" in answer.url):
+            ui.page.clock.run_for(5_000)
+        return [each.rpartition("/")[2] for each in asked if "/bindings/" in each]
+
+    assert refreshed("publish") == []
+    assert sorted(refreshed("bindings")) == ["destination", "source"]

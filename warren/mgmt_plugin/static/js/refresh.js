@@ -96,7 +96,7 @@ export function usePoll(apiPath, { repeat = true, about = apiPath?.split('?', 1)
       running.current?.abort();
       running.current = null;
     };
-  }, [load]);
+  }, [load, repeat]);
 
   // After a change the answer under way may be older than the change.
   const reload = useCallback(() => {

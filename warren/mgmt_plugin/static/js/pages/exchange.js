@@ -10,7 +10,7 @@ import { Card, currentTab, Facts, Fields, Page, pending, Tabs } from '../parts/p
 import { PublishForm } from '../parts/publish_form.js';
 import { deleteSuperStream, isSuperStream, Partitions } from '../parts/super_streams.js';
 import { LocalTable } from '../parts/table.js';
-import { Rate } from '../format.js';
+import { formatNumber, Rate } from '../format.js';
 import { usePoll } from '../refresh.js';
 import { href, listHref, place, setQuery } from '../router.js';
 import { useStore } from '../store.js';
@@ -57,15 +57,17 @@ export default function Exchange({ vhost, name }) {
   const { query } = useStore(place);
   const range = rangeOf(query, OBJECT_RANGES);
   const poll = usePoll(withQuery(path`exchanges/${vhost}/${name}`, sampleQuery(range, ['msg_rates'])));
-  const outgoing = usePoll(path`exchanges/${vhost}/${name}/bindings/source`);
-  const incoming = usePoll(path`exchanges/${vhost}/${name}/bindings/destination`);
+  // There may be thousands: they are followed only where they are shown.
+  const repeat = query.tab === 'bindings';
+  const outgoing = usePoll(path`exchanges/${vhost}/${name}/bindings/source`, { repeat });
+  const incoming = usePoll(path`exchanges/${vhost}/${name}/bindings/destination`, { repeat });
   const title = exchangeLabel(name);
   const tabs = [
     { id: 'overview', label: 'Overview' },
     {
       id: 'bindings',
       label: 'Bindings',
-      count: outgoing.data && incoming.data ? outgoing.data.length + (name === 'amq.default' ? 0 : incoming.data.length) : undefined,
+      count: outgoing.data && incoming.data ? formatNumber(outgoing.data.length + (name === 'amq.default' ? 0 : incoming.data.length)) : undefined,
     },
     ...(isSuperStream(poll.data) ? [{ id: 'partitions', label: 'Partitions' }] : []),
     { id: 'publish', label: 'Publish' },

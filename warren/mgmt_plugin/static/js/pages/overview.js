@@ -116,6 +116,7 @@ export default function Overview() {
     ${
       pending(poll) ??
       html`<${Counts} overview=${overview} />
+      ${vhost && html`<p class="hint">These counts are of the whole broker.</p>`}
       <div class="cards">
         ${overview.links_held && html`<${HeldLinks} held=${overview.links_held} reload=${poll.reload} />`}
         <${Attention} key=${`attention ${vhost}`} vhost=${vhost} />

@@ -88,7 +88,7 @@ export default function Queue({ vhost, name }) {
   const { query } = useStore(place);
   const range = rangeOf(query);
   const poll = usePoll(withQuery(path`queues/${vhost}/${name}`, { consumer_details: false, ...sampleQuery(range, ['lengths', 'msg_rates']) }));
-  const bindings = usePoll(path`queues/${vhost}/${name}/bindings`);
+  const bindings = usePoll(path`queues/${vhost}/${name}/bindings`, { repeat: query.tab === 'bindings' });
   const queue = poll.data;
   const bound = bindings.data?.filter((each) => each.source !== '');
   const looks = [
@@ -97,7 +97,7 @@ export default function Queue({ vhost, name }) {
   ];
   const works = [
     { id: 'consumers', label: 'Consumers', count: queue && formatNumber(queue.consumers) },
-    { id: 'bindings', label: 'Bindings', count: bound?.length },
+    { id: 'bindings', label: 'Bindings', count: bound && formatNumber(bound.length) },
     { id: 'publish', label: 'Publish' },
     queue?.type === 'stream' ? { id: 'groups', label: 'Groups' } : { id: 'get', label: 'Get' },
     { id: 'move', label: queue?.type === 'stream' ? 'Copy' : 'Move' },

@@ -15,6 +15,8 @@ import { useStore } from '../store.js';
 import { html, useEffect, useState } from '../ui.js';
 
 const LARGEST = 300;
+// A topology with more bindings is megabytes: it is fetched again only on request.
+const FOLLOWED = 1000;
 
 const COLUMNS = [
   { key: 'source', label: 'From', sort: 'source', render: (each) => html`<${ExchangeLink} vhost=${each.vhost} name=${each.source} />` },
@@ -127,7 +129,11 @@ export default function Routing() {
     const names = vhosts.data?.map((each) => each.name) ?? [];
     if (!vhost && names.length > 0) setQuery({ vhost: names.includes(lastVhost()) ? lastVhost() : names.includes('/') ? '/' : names[0] });
   }, [vhost, vhosts.data]);
-  const poll = usePoll(vhost ? path`warren/topology/${vhost}` : null);
+  const [followed, setFollowed] = useState(true);
+  const poll = usePoll(vhost ? path`warren/topology/${vhost}` : null, { repeat: followed });
+  useEffect(() => {
+    if (poll.data) setFollowed(poll.data.bindings.length <= FOLLOWED);
+  }, [poll.data]);
   return html`<${Page} title=${vhost ? `Routing in ${vhost}` : 'Routing'}>
     ${pending(poll, 'There is no such vhost.') ?? html`<${Topology} key=${vhost} vhost=${vhost} topology=${poll.data} query=${query} />`}
   <//>`;

@@ -6,17 +6,19 @@ import { Duration, formatNumber, Num } from '../format.js';
 import { usePoll } from '../refresh.js';
 import { listHref } from '../router.js';
 import { mayMonitor } from '../session.js';
-import { html, useEffect } from '../ui.js';
+import { html, useEffect, useState } from '../ui.js';
 import { QueueLink, queueHref } from './links.js';
 import { Card, Mark, pending } from './page.js';
 import { DataTable } from './table.js';
 
 const EVERY_MS = 15_000;
+// The charts of the overview should be in sight, too.
+const FIRST = 5;
 
 const NAME = {
   key: 'name',
   label: 'Queue',
-  render: (each) => html`<${QueueLink} vhost=${each.vhost} name=${each.name} /> ${each.paused && html`<${Mark} text="paused" kind="busy" />`}<br /><small>${each.vhost}</small>`,
+  render: (each) => html`<${QueueLink} vhost=${each.vhost} name=${each.name} /> ${each.paused && html`<${Mark} text="paused" kind="busy" />`} <small>${each.vhost}</small>`,
 };
 const MESSAGES = { key: 'messages', label: 'Messages', num: true, render: (each) => html`<${Num} value=${each.messages} />` };
 const OLDEST = {
@@ -66,11 +68,13 @@ function Alarms() {
 }
 
 function Kind({ kind: { title, advice, columns }, found }) {
+  const [all, setAll] = useState(false);
   return html`<section class="attention">
     <h3>${title} <span class="count">${formatNumber(found.count)}</span></h3>
     <p class="hint">${advice}</p>
-    <${DataTable} cards caption="Queues: ${title}" columns=${columns} rows=${found.items} rowKey=${(each) => JSON.stringify([each.vhost, each.name])} />
-    ${found.count > found.items.length && html`<p class="hint">The worst ${found.items.length}. <a href=${listHref(['queues'], { sort: 'messages', desc: '1' })}>All queues by length</a></p>`}
+    <${DataTable} cards caption="Queues: ${title}" columns=${columns} rows=${all ? found.items : found.items.slice(0, FIRST)} rowKey=${(each) => JSON.stringify([each.vhost, each.name])} />
+    ${!all && found.items.length > FIRST && html`<p><button type="button" class="small" onClick=${() => setAll(true)}>Show ${found.items.length}</button></p>`}
+    ${all && found.count > found.items.length && html`<p class="hint">The worst ${found.items.length}. <a href=${listHref(['queues'], { sort: 'messages', desc: '1' })}>All queues by length</a></p>`}
   </section>`;
 }
 

@@ -5,10 +5,14 @@ import { html, useState } from '../ui.js';
 import { confirmAction } from './dialog.js';
 import { ArgumentsEditor, Field, readArguments, Select, useSubmit } from './forms.js';
 import { DestinationLink, ExchangeLink, exchangeKey, exchangeLabel } from './links.js';
+import { FilterInput } from './list.js';
 import { NameField } from './name_field.js';
 import { tell } from './notice.js';
 import { Card, Fields } from './page.js';
 import { LocalTable } from './table.js';
+
+// More bindings have a filter.
+const FILTERED = 20;
 
 const letterOf = (type) => (type === 'queue' ? 'q' : 'e');
 const labelOf = (type, name) => (type === 'queue' ? `queue ${name}` : `exchange ${exchangeLabel(name)}`);
@@ -46,6 +50,7 @@ function columns(side, reload) {
     {
       key: 'key',
       label: 'Routing key',
+      long: true,
       sort: 'routing_key',
       render: (each) =>
         each.routing_key === '' ? html`<span class="none">(empty)</span>` : html`<span class="mono">${each.routing_key}</span>`,
@@ -65,8 +70,11 @@ function columns(side, reload) {
 
 /** side: "source" shows where bindings come from, "destination" where they go. */
 export function BindingsTable({ caption, rows, side, reload, empty }) {
-  return html`<${LocalTable}
-    caption=${caption} columns=${columns(side, reload)} rows=${rows} empty=${empty} first=${{ by: side, descending: false }}
+  const [filter, setFilter] = useState('');
+  const has = (text) => text.toLowerCase().includes(filter.toLowerCase());
+  const shown = filter ? rows.filter((each) => has(each[side]) || has(each.routing_key)) : rows;
+  return html`${rows.length > FILTERED && html`<div class="toolbar"><${FilterInput} label="Filter by name or key" value=${filter} onFilter=${setFilter} /></div>`}<${LocalTable}
+    caption=${caption} columns=${columns(side, reload)} rows=${shown} empty=${filter ? 'No binding matches the filter.' : empty} first=${{ by: side, descending: false }}
     rowKey=${(each) => `${each.source} ${each.destination_type} ${each.destination} ${each.properties_key}`}
   />`;
 }

@@ -60,6 +60,11 @@ export function closeDialogs() {
 export function FormDialog({ title, titleId, action, danger = false, submit, close, children, disabled = false }) {
   const [error, setError] = useState('');
   const [busy, setBusy] = useState(false);
+  const refusal = useRef(null);
+  // A long form does not show its end.
+  useEffect(() => {
+    if (error) refusal.current.scrollIntoView({ block: 'nearest' });
+  }, [error]);
   async function onSubmit(event) {
     event.preventDefault();
     setBusy(true);
@@ -74,7 +79,7 @@ export function FormDialog({ title, titleId, action, danger = false, submit, clo
   return html`<form onSubmit=${onSubmit}>
     <h2 id=${titleId}>${title}</h2>
     <div class="dialog-body">${children}</div>
-    <p class="form-error" role="alert">${error}</p>
+    <p ref=${refusal} class="form-error" role="alert">${error}</p>
     <div class="dialog-actions">
       <button type="button" onClick=${() => close()}>Cancel</button>
       <button type="submit" class=${danger ? 'danger' : 'primary'} disabled=${busy || disabled}>${busy ? 'Working…' : action}</button>

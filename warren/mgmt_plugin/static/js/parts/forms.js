@@ -89,6 +89,11 @@ const KINDS = [
   ['json', 'JSON'],
 ];
 
+const KIND_LABELS = new Map(KINDS);
+
+/** Whether the broker would refuse the type of a row. Values that are JSON may be written as text, too. */
+const needsOther = (hint, row) => row.kind !== hint.kind && hint.kind !== 'json';
+
 /** Read a row of the editor. Throws Error that names the key. */
 function readRow({ key, kind, text }) {
   if (kind === 'number') {
@@ -177,7 +182,7 @@ export function ArgumentsEditor({ legend, rows, onChange, hints = [], offer = fa
         </select>
         <${ValueInput} row=${row} label="Value ${at + 1}" choices=${hint?.choices} change=${(part) => change(at, part)} />
         <button type="button" class="plain" aria-label="Remove ${row.key || 'this row'}" onClick=${() => onChange(rows.filter((_, index) => index !== at))}>×</button>
-        ${hint ? html`<p class="hint">${hint.text}</p>` : unknown && row.key.trim() && html`<${Unknown} row=${row} text=${unknown} hints=${free} change=${(part) => change(at, part)} />`}
+        ${hint ? html`<p class="hint">${hint.text}${needsOther(hint, row) && html` <b>Choose the type ${KIND_LABELS.get(hint.kind)}.</b>`}</p>` : unknown && row.key.trim() && html`<${Unknown} row=${row} text=${unknown} hints=${free} change=${(part) => change(at, part)} />`}
       </div>`;
     })}
     <datalist id=${listId}>${free.map((hint) => html`<option key=${hint.key} value=${hint.key} />`)}</datalist>

@@ -28,7 +28,7 @@ function LimitDialog({ kind, name, titleId, close }) {
     <div class="form">
       ${name === undefined && (kind === 'vhost' ? html`<${VhostSelect} name="whose" />` : html`<${NameField} label=${what} name="whose" required base="users" />`)}
       <${Select} label="Limit" name="limit" options=${limits} value=${limits[0]} />
-      <${Field} label="Value" name="value" type="number" required hint="0 allows none, -1 any number." />
+      <${Field} label="Value" name="value" type="number" min="-1" required hint="0 allows none, -1 any number." />
     </div>
   <//>`;
 }

@@ -1,6 +1,7 @@
 // Publishing one message by hand.
 
 import { path, post } from '../api.js';
+import { href } from '../router.js';
 import { html, useState } from '../ui.js';
 import { ArgumentsEditor, Field, readArguments, Select, TextArea } from './forms.js';
 import { exchangeKey } from './links.js';
@@ -51,7 +52,7 @@ export function PublishForm({ vhost, exchange, routingKey, reload }) {
         payload: form.get('payload'),
         payload_encoding: form.get('payload_encoding'),
       });
-      setOutcome(answer.routed ? { good: true, text: 'Published and routed.' } : { good: false, text: 'Published, but no queue took it.' });
+      setOutcome(answer.routed ? { good: true, text: 'Published and routed.' } : { good: false, text: 'Published, but no queue took it.', unroutable: true });
       reload?.();
     } catch (failed) {
       setOutcome({ good: false, text: failed.message });
@@ -78,7 +79,7 @@ export function PublishForm({ vhost, exchange, routingKey, reload }) {
       </details>
       <div class="row">
         <button type="submit" class="primary" disabled=${busy}>Publish</button>
-        <span role="status" class=${outcome && !outcome.good ? 'state bad' : outcome ? 'state good' : ''}>${outcome?.text}</span>
+        <span role="status" class=${outcome && !outcome.good ? 'state bad' : outcome ? 'state good' : ''}>${outcome?.text}${outcome?.unroutable && html` <a href=${href(['routing'], { vhost, exchange })}>Show in routing</a>`}</span>
       </div>
     </form>
   <//>`;
