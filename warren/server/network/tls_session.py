@@ -1,7 +1,8 @@
 """Speak TLS with one peer through memory buffers: bytes in, bytes out, without a socket.
 
 1. Calls leave nothing in buffers: all received data that can be decrypted is returned at once.
-2. Records are counted (``tls_records.py``), in the handshake as well.
+2. Records are counted (``tls_records.py``), in the handshake as well. A peer whose records have no data costs the
+   decryption of a few, however many it sends at once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.server.network.tls_records import RECORD_UNITS, TlsRecords
+from warren.server.network.tls_records import CUT_RECORDS, RECORD_UNITS, TlsRecords
 
 READ_BYTES: Final = 262144
 
@@ -74,36 +75,42 @@ class TlsSession:
         """
         records = self._records
         before: i64 = records.count
+        parts: list[bytes] = []
+        self.units = 0
         if data:
             records.received(data)
-            self._incoming.write(data)
+            pending: i64 = records.count - before
+            self.units = pending * RECORD_UNITS
+            start = 0
+            for cut in records.cuts:
+                self._incoming.write(data[start:cut])
+                self._decrypt(parts)
+                pending -= CUT_RECORDS
+                records.check(pending)
+                start = cut
+            self._incoming.write(data[start:] if start else data)
         elif data is not None:
             self._incoming.write_eof()
-        self.units = (records.count - before) * RECORD_UNITS
-        decrypted = self._decrypt()
-        records.check()
-        return decrypted
-
-    def _decrypt(self) -> bytes | None:
-        parts: list[bytes] = []
-        ended = False
-        while True:
-            try:
-                part = self._tls.read(READ_BYTES)
-            except ssl.SSLWantReadError:
-                break
-            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-                ended = True
-                break
-            if not part:
-                ended = True
-                break
-            parts.append(part)
-            self._records.with_data += 1
+        ended = self._decrypt(parts)
+        records.check(0)
         self.is_ended = ended
         if parts:
             return b"".join(parts)
         return b"" if ended else None
+
+    def _decrypt(self, parts: list[bytes]) -> bool:
+        """Append all data that can be decrypted now; tell whether it is the last."""
+        while True:
+            try:
+                part = self._tls.read(READ_BYTES)
+            except ssl.SSLWantReadError:
+                return False
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return True
+            if not part:
+                return True
+            parts.append(part)
+            self._records.with_data += 1
 
     def encrypted(self, plain: bytes) -> bytes:
         """Return the bytes to send for `plain`, and those of TLS itself. One call keeps records large."""

@@ -15,7 +15,14 @@ import trustme
 from tls_peer import TlsPeer
 
 from warren.channels.connection import Connection
-from warren.server.network.tls_records import EMPTY_MAX, RECEIVE_MAX_BYTES, RECEIVE_MIN_BYTES, RECORD_UNITS, TlsRecords
+from warren.server.network.tls_records import (
+    CUT_RECORDS,
+    EMPTY_MAX,
+    RECEIVE_MAX_BYTES,
+    RECEIVE_MIN_BYTES,
+    RECORD_UNITS,
+    TlsRecords,
+)
 from warren.server.network.transport import TlsTransport
 
 
@@ -74,6 +81,48 @@ def test_records_are_counted_however_they_are_cut(seed: int) -> None:
         records.received(data[at : at + size])
         at += size
     assert records.count == len(sizes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_peer_is_checked_each_time_after_a_few_records_wherever_they_begin(seed: int) -> None:
+    dice = random.Random(seed)
+    data = b"".join(record(dice.choice((1, 22, 100))) for _ in range(200))
+    records = TlsRecords()
+    records.is_handshaken = True
+    at = 0
+    while at < len(data):
+        piece = data[at : at + dice.choice((3, 40, 1000, 5000))]
+        before = records.count
+        records.received(piece)
+        new = records.count - before
+        assert len(records.cuts) in (new // CUT_RECORDS, max(0, new - 1) // CUT_RECORDS)
+        for number, cut in enumerate(records.cuts, 1):
+            again = TlsRecords()
+            again.is_handshaken = True
+            again.received(data[: at + cut])
+            assert data[at + cut : at + cut + 3] in b"\x17\x03\x03", "not where a record begins"
+            assert again.count == before + number * CUT_RECORDS
+        at += len(piece)
+
+
+def test_of_very_many_requests_for_new_keys_only_a_few_are_decrypted(ends: tuple[TlsTransport, TlsPeer]) -> None:
+    """A peer that has sent large records is read in large pieces."""
+    transport, peer = ends
+    for _ in range(8):
+        peer.sock.sendall(peer.record(bytes(16_000)))
+        read(transport)
+    session = transport._session
+    records = session._records
+    assert session.receive_bytes() > 500 * 27
+    empty = records.count - records.with_data
+    asked = peer.key_updates(500)
+    peer.sock.sendall(asked)
+    with pytest.raises(ConnectionAbortedError, match="TLS records without data"):
+        read(transport)
+    # A record that was decrypted cannot be decrypted again, for its key is gone.
+    few = -(-(EMPTY_MAX + 1 - empty) // CUT_RECORDS) * CUT_RECORDS
+    session._incoming.write(asked[few * len(asked) // 500 :] + peer.record(b"as if nothing had been"))
+    assert session._tls.read(100) == b"as if nothing had been"
 
 
 def test_less_is_read_at_a_time_of_who_sends_small_records() -> None:
@@ -153,4 +202,4 @@ def test_a_connection_that_lives_long_may_change_its_keys_often() -> None:
     for _ in range(1000):
         records.received(record(22) + record(100) * 1024)
         records.with_data += 1024
-        records.check()
+        records.check(0)
