@@ -102,8 +102,12 @@ def test_a_vhost_is_added_changed_traced_and_deleted(ui: Ui, api: Api, vhost: st
     ui.dialog.get_by_label("Default queue type").select_option("quorum")
     ui.confirm("Add vhost")
     expect(ui.row(name)).to_contain_text("for tests")
+    users = ui.main.locator("tbody tr", has=ui.page.get_by_role("link", name=vhost, exact=True))
+    expect(users.locator("td[data-label=Users]")).to_have_text("guest")
     ui.main.get_by_role("link", name=name).click()
     ui.heading(name)
+    captions = ["Queued messages", "Message rates", "Bytes on the wire"]
+    expect(ui.main.locator(".chart figcaption")).to_have_text(captions)
     ui.press("Change…")
     ui.dialog.get_by_label("Tracing").check()
     ui.fill(ui.dialog, description="traced")

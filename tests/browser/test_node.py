@@ -20,6 +20,8 @@ def test_the_memory_of_the_node_is_told_by_part_with_its_share(ui: Ui, api: Api,
     node = api.get("/overview")["node"]
     api.eventually(f"/nodes/{node}/memory", lambda it: it["memory"]["queue_procs"] > 2_000_000)
     ui.visit("nodes", node)
+    captions = ["Memory", "Free disk", "File descriptors and sockets"]
+    expect(ui.main.locator(".chart figcaption")).to_have_text(captions)
     memory = ui.card("What takes the memory")
     expect(memory).to_contain_text(re.compile(r"[\d.]+ MiB of resident memory in all"))
     queues = memory.locator("tbody tr").filter(has_text="Classic queues")

@@ -96,6 +96,11 @@ export function formatValue(value) {
   return typeof value === 'object' ? JSON.stringify(value) : String(value);
 }
 
+const SOME = 5;
+
+/** The first of some names, and how many more there are. */
+export const someOf = (names) => names.slice(0, SOME).join(', ') + (names.length > SOME ? ` and ${names.length - SOME} more` : '');
+
 const Nothing = html`<span class="none">–</span>`;
 
 export function Num({ value }) {

@@ -1,11 +1,12 @@
 // One connection.
 
 import { del, path, withQuery } from '../api.js';
-import { Bytes, Duration, formatByteRate, formatTime, Num, When } from '../format.js';
-import { Chart, lineOf, OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { Bytes, Duration, formatTime, Num, When } from '../format.js';
+import { OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { FormDialog, openDialog } from '../parts/dialog.js';
 import { Field } from '../parts/forms.js';
 import { ApplicationLink, ConnectionUser, connectionTitle, isOwnLink, VhostLink } from '../parts/links.js';
+import { WireChart } from '../parts/message_rates.js';
 import { tell } from '../parts/notice.js';
 import { Card, Facts, Fields, Page, pending, State } from '../parts/page.js';
 import { Subscriptions } from '../parts/subscriptions.js';
@@ -88,12 +89,7 @@ export default function Connection({ name }) {
     ${
       pending(poll, 'This connection is closed.') ??
       html`<div class="cards">
-      <${Card}>
-        <${Chart}
-          title="Bytes on the wire" format=${formatByteRate}
-          lines=${[lineOf(each.recv_oct_details, 'From client', '--blue'), lineOf(each.send_oct_details, 'To client', '--amber')]}
-        />
-      <//>
+      <${Card}><${WireChart} of=${each} /><//>
       <${Card} title="Connection">
         <${Facts} facts=${[
           ['Addresses', html`<span class="mono">${each.name}</span>`],

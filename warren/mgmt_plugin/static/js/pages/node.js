@@ -2,7 +2,7 @@
 
 import { adviceOn } from '../alerts.js';
 import { path, withQuery } from '../api.js';
-import { Bytes, Duration, formatBytes, formatNumber, Num, When } from '../format.js';
+import { Bytes, Duration, formatBytes, formatCount, formatNumber, Num, When } from '../format.js';
 import { Chart, lineOf, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { Card, Facts, Fields, Mark, Meter, Page, pending, State } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
@@ -98,6 +98,13 @@ export default function Node({ name }) {
       html`<div class="cards">
       ${node.mem_used_details?.samples && html`<${Card}><${Chart} title="Memory" format=${formatBytes} lines=${[lineOf(node.mem_used_details, 'Used', '--blue', { kind: 'level', value: node.mem_used })]} /><//>`}
       ${node.disk_free_details?.samples && html`<${Card}><${Chart} title="Free disk" format=${formatBytes} lines=${[lineOf(node.disk_free_details, 'Free', '--green', { kind: 'level', value: node.disk_free })]} /><//>`}
+      ${
+        node.fd_used_details?.samples &&
+        html`<${Card}><${Chart} title="File descriptors and sockets" format=${formatCount} lines=${[
+          lineOf(node.fd_used_details, 'File descriptors', '--blue', { kind: 'level', value: node.fd_used }),
+          lineOf(node.sockets_used_details, 'Sockets', '--amber', { kind: 'level', value: node.sockets_used }),
+        ]} /><//>`
+      }
       <${Card} title="Resources">
         <${Facts} facts=${[
           ['Memory', html`<${Meter} label="Memory" value=${node.mem_used} total=${node.mem_limit} format=${formatBytes} />`],

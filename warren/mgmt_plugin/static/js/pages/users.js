@@ -1,5 +1,6 @@
 // All users.
 
+import { someOf } from '../format.js';
 import { openDialog } from '../parts/dialog.js';
 import { UserLink } from '../parts/links.js';
 import { LocalList } from '../parts/local_list.js';
@@ -7,9 +8,6 @@ import { Mark, Page } from '../parts/page.js';
 import { tagsOf, UserDialog } from '../parts/user_form.js';
 import { usePoll } from '../refresh.js';
 import { html } from '../ui.js';
-
-const SHOWN = 5;
-const some = (names) => names.slice(0, SHOWN).join(', ') + (names.length > SHOWN ? ` and ${names.length - SHOWN} more` : '');
 
 export default function Users() {
   const users = usePoll('users');
@@ -27,7 +25,7 @@ export default function Users() {
       key: 'vhosts',
       label: 'May use',
     long: true,
-      render: (user) => permissions.data && (some(vhostsOf(user.name)) || html`<${Mark} text="no vhost" kind="warn" />`),
+      render: (user) => permissions.data && (someOf(vhostsOf(user.name)) || html`<${Mark} text="no vhost" kind="warn" />`),
     },
     { key: 'password', label: 'Password', render: (user) => (user.password_hash ? 'yes' : 'no') },
   ];

@@ -5,7 +5,7 @@ import { formatNumber } from '../format.js';
 import { RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { confirmAction, openDialog } from '../parts/dialog.js';
 import { Limits } from '../parts/limits.js';
-import { LengthChart, RateChart } from '../parts/message_rates.js';
+import { LengthChart, RateChart, WireChart } from '../parts/message_rates.js';
 import { Card, Facts, Mark, Page, pending } from '../parts/page.js';
 import { Permissions } from '../parts/permissions.js';
 import { VhostDialog } from '../parts/vhost_form.js';
@@ -17,7 +17,7 @@ import { html } from '../ui.js';
 export default function Vhost({ name }) {
   const { query } = useStore(place);
   const range = rangeOf(query);
-  const poll = usePoll(withQuery(path`vhosts/${name}`, sampleQuery(range, ['lengths', 'msg_rates'])));
+  const poll = usePoll(withQuery(path`vhosts/${name}`, sampleQuery(range, ['lengths', 'msg_rates', 'data_rates'])));
   const limits = usePoll(path`vhost-limits/${name}`);
   const vhost = poll.data;
   const change = async () => (await openDialog(VhostDialog, { vhost })) && poll.reload();
@@ -38,6 +38,7 @@ export default function Vhost({ name }) {
       html`<div class="cards">
       <${Card}><${LengthChart} of=${vhost} /><//>
       <${Card}><${RateChart} stats=${vhost.message_stats} /><//>
+      <${Card}><${WireChart} of=${vhost} /><//>
       <${Card} title="Vhost">
         <${Facts} facts=${[
           ['Description', vhost.description],

@@ -1,6 +1,6 @@
 // All vhosts.
 
-import { Num, Rate, rateOf } from '../format.js';
+import { Num, Rate, rateOf, someOf } from '../format.js';
 import { openDialog } from '../parts/dialog.js';
 import { VhostLink } from '../parts/links.js';
 import { LocalList } from '../parts/local_list.js';
@@ -11,7 +11,7 @@ import { html } from '../ui.js';
 
 const states = (vhost) => [...new Set(Object.values(vhost.cluster_state ?? {}))];
 
-const COLUMNS = [
+const columns = (permissions) => [
   {
     key: 'name',
     label: 'Name',
@@ -23,6 +23,12 @@ const COLUMNS = [
     label: 'Tags',
     render: (vhost) =>
       html`<span class="marks">${(vhost.tags ?? []).map((tag) => html`<${Mark} key=${tag} text=${tag} />`)}${vhost.tracing && html`<${Mark} text="tracing" kind="warn" />`}</span>`,
+  },
+  {
+    key: 'users',
+    label: 'Users',
+    long: true,
+    render: (vhost) => permissions.data && someOf(permissions.data.filter((row) => row.vhost === vhost.name).map((row) => row.user)),
   },
   { key: 'state', label: 'State', render: (vhost) => states(vhost).map((state) => html`<${State} key=${state} value=${state} />`) },
   {
@@ -72,9 +78,10 @@ const COLUMNS = [
 
 export default function Vhosts() {
   const poll = usePoll('vhosts');
+  const permissions = usePoll('permissions');
   const add = async () => (await openDialog(VhostDialog)) && poll.reload();
   return html`<${Page} title="Virtual hosts">
-    <${LocalList} poll=${poll} caption="Virtual hosts" columns=${COLUMNS} rowKey=${(vhost) => vhost.name} first=${{ by: 'name', descending: false }}
+    <${LocalList} poll=${poll} caption="Virtual hosts" columns=${columns(permissions)} rowKey=${(vhost) => vhost.name} first=${{ by: 'name', descending: false }}
       tools=${html`<button type="button" class="primary" onClick=${add}>Add vhost</button>`} />
   <//>`;
 }

@@ -28,6 +28,7 @@ export const CONSUMER_COLUMNS = [
     key: 'tag',
     label: 'Consumer tag',
     sort: 'consumer_tag',
+    long: true,
     fixed: true,
     render: (each) => html`<span class="mono">${each.consumer_tag}</span>`,
   },

@@ -1,6 +1,6 @@
-// Charts of how many messages wait and how fast they move, for whatever carries RabbitMQ's counters.
+// Charts of how many messages wait, how fast they move and how many bytes that takes, for objects with RabbitMQ's counters.
 
-import { formatCount, formatFullRate } from '../format.js';
+import { formatByteRate, formatCount, formatFullRate } from '../format.js';
 import { html } from '../ui.js';
 import { Chart, lineOf } from './chart.js';
 
@@ -42,4 +42,10 @@ export function LengthChart({ of: object, title = 'Queued messages' }) {
     level('messages_unacknowledged', 'Unacked', '--blue'),
   ];
   return html`<${Chart} title=${title} lines=${lines} format=${formatCount} />`;
+}
+
+/** `of` carries recv_oct and send_oct with their details: a connection, or a vhost with all of its own. */
+export function WireChart({ of: object }) {
+  const lines = [lineOf(object.recv_oct_details, 'From clients', '--blue'), lineOf(object.send_oct_details, 'To clients', '--amber')];
+  return html`<${Chart} title="Bytes on the wire" format=${formatByteRate} lines=${lines} />`;
 }

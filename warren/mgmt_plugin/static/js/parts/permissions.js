@@ -58,7 +58,7 @@ function TopicDialog({ user, vhost, row, titleId, close }) {
     <p class="hint">Regular expressions over routing keys of one topic exchange. {username} and {vhost} stand for what they say.</p>
     <div class="form">
       <${Ends} user=${user} vhost=${vhost} row=${row} />
-      <${Field} label="Exchange" name="exchange" required defaultValue=${row?.exchange ?? 'amq.topic'} />
+      <${NameField} label="Exchange" name="exchange" required base=${vhost === undefined ? 'exchanges' : path`exchanges/${vhost}`} defaultValue=${row?.exchange ?? 'amq.topic'} />
       <${Field} label="Write" name="write" defaultValue=${row?.write ?? '.*'} hint="Publish with such keys." />
       <${Field} label="Read" name="read" defaultValue=${row?.read ?? '.*'} hint="Bind with such keys." />
     </div>

@@ -166,6 +166,8 @@ const SHOWN_AT_ONCE = 500;
 
 // The number of columns that fit a narrow screen side by side.
 const WITHOUT_CARDS = 3;
+// More cards can be sorted.
+const FEW = 5;
 
 /** A table of rows that are all here: sorts by itself, and shows more when it is asked. `first` is {by, descending}. */
 export function LocalTable({ rows, first, ...table }) {
@@ -173,7 +175,7 @@ export function LocalTable({ rows, first, ...table }) {
   const sorted = sort ? [...rows].sort((a, b) => compare(pick(a, sort.by), pick(b, sort.by)) * (sort.descending ? -1 : 1)) : rows;
   const [most, setMost] = useState(SHOWN_AT_ONCE);
   const cards = table.columns.length > WITHOUT_CARDS || table.columns.some((column) => column.long);
-  return html`${cards && rows.length > 1 && html`<${SortPicker} columns=${table.columns} sort=${sort} onSort=${setSort} />`}
+  return html`${cards && rows.length > FEW && html`<${SortPicker} columns=${table.columns} sort=${sort} onSort=${setSort} />`}
     <${DataTable} cards=${cards} ...${table} rows=${sorted.slice(0, most)} sort=${sort} onSort=${setSort} />
     ${
       rows.length > most &&
