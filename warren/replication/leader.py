@@ -61,6 +61,7 @@ from warren.replication.format_level import (
     told_life,
     told_trouble,
     told_version,
+    understood,
 )
 from warren.replication.handshake import NONCE_BYTES, LeaderSide, Node, Refused
 from warren.replication.identity import Identity
@@ -218,8 +219,14 @@ class Leader:
 
     def metadata_applied(self, first: int, records: Sequence[bytes | None]) -> None:
         """Have the followers' SQL follow. A record that is lost is empty."""
-        after_lsn = int(self.log.durable_lsn)
-        self.shipping.publish(Catalogue(after_lsn, first, tuple(record or b"" for record in records)))
+        after_lsn, level = int(self.log.durable_lsn), self._format_level()
+        self.shipping.publish(
+            Catalogue(after_lsn, first, tuple(understood(record or b"", level) for record in records))
+        )
+
+    def _format_level(self) -> int:
+        """Return the level of the oldest connected node."""
+        return min([LEVEL, *(follower.level for follower in self._followers.values())])
 
     def stopping(self) -> None:
         """The broker was told to stop."""
@@ -372,7 +379,7 @@ class Leader:
             "trouble": self.trouble() or self.trouble_of_disk(),
             "mended": self._mender.mended,
             **self._quarantine.usage(),
-            "format_level": min([LEVEL, *(follower.level for follower in self._followers.values())]),
+            "format_level": self._format_level(),
             "followers": rows,
         }
         return self.describe(status)

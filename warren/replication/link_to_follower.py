@@ -48,7 +48,7 @@ from warren.replication.entries import (
     Truncate,
     encoded,
 )
-from warren.replication.format_level import IMAGE_BYTES_FROM, LIVES_FROM
+from warren.replication.format_level import IMAGE_BYTES_FROM, LIVES_FROM, understood
 from warren.replication.handshake import Node
 from warren.replication.in_sync import InSyncSet
 from warren.replication.questions import Answering, Questions
@@ -329,7 +329,7 @@ class LinkToFollower:
         records: list[bytes] = []
         size = 0
         for change in changes:
-            record = encode_change(change)
+            record = understood(encode_change(change), self.level)
             records.append(record)
             size += len(record)
             if size > COPY_BYTES:
