@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from mqtt_harness import Packet, connect_packet, maybe_first_packet
+from mqtt_packets import Packet, connect_packet, maybe_first_packet
 from web_socket_peer import WebSocketOn
 
 from warren.mqtt.packets import packet, text

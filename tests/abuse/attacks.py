@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from mqtt_harness import publish_packet
+from mqtt_packets import publish_packet
 from mqtt_socket import MqttSocket, connect
 from peer_frames import content_header
 from tls_peer import TlsPeer

@@ -20,7 +20,14 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+# Of queues in `make test`: markup, and an address. Everything else has all names there.
+OFTEN = 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if at >= OFTEN else [], id=str(at)) for at, name in enumerate(NAMES)],
+)
 def test_a_queue_of_this_name_is_added_found_looked_at_bound_filled_and_deleted(
     ui: Ui, api: Api, vhost: str, name: str
 ) -> None:
