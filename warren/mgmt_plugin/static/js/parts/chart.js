@@ -70,7 +70,7 @@ function columnsOf(lines) {
 const BINARY_STEPS = Array.from({ length: 48 }, (_, power) => 2 ** power);
 // Steps of the axis of time, in seconds.
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400];
-// Steps of an axis of what is counted: there is no half message.
+// Steps of an axis of messages: whole numbers.
 const WHOLE_STEPS = Array.from({ length: 14 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 const HEIGHT_PX = 190;
 // A line that others may lie upon is broad and pale, so that it can be seen beneath them.
