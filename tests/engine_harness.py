@@ -23,6 +23,7 @@ from warren.amqp.methods import METHODS, PROTOCOL_HEADER
 from warren.amqp.properties import BasicProperties, decode_properties
 from warren.channels.broker import Limits, Notice
 from warren.channels.connection import LINGER_S
+from warren.queues.base_queue import BaseQueue
 from warren.queues.queue import Queue
 from warren.vhosts.metadata import PermissionPut, UserPut
 
@@ -149,9 +150,15 @@ class Harness(Engine):
         client.open(1)
         return client
 
-    def queue(self, name: str) -> Queue:
-        """Return a queue, to look at."""
+    def queue(self, name: str) -> BaseQueue:
+        """Return a queue of any kind, to look at."""
         return self.vhost.queues[name]
+
+    def plain_queue(self, name: str) -> Queue:
+        """Return a queue, neither a stream nor a claim queue, to look at."""
+        found = self.queue(name)
+        assert isinstance(found, Queue)
+        return found
 
     def events(self) -> list[str]:
         """Return the names of the notices so far."""
@@ -164,7 +171,7 @@ class Harness(Engine):
                 queue.check_invariants()
                 self._check_unacked_bytes(queue)
 
-    def _check_unacked_bytes(self, queue: Queue) -> None:
+    def _check_unacked_bytes(self, queue: BaseQueue) -> None:
         """Compare what the queue counts with what channels owe it, when no transaction has some of that."""
         owed = [
             int(delivery.message.body_bytes)

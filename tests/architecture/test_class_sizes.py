@@ -30,6 +30,7 @@ REASONS = {
     "msgstore/log/batch.py": {"Batch": "a record of one batch: rows are added to it in place, once per message"},
     "msgstore/log/message_log.py": {"MessageLog": "its fields are the log's parts and counters, read once per message"},
     "msgstore/log/queue_index.py": {"QueueIndex": "the cursors of one index, written per message"},
+    "queues/base_queue.py": {"BaseQueue": "what channels, ledgers and views ask of any queue, and its counts"},
     "queues/backlog.py": {"Backlog": "to be divided: paging out, fetching, and places"},
     "queues/delivery.py": {"DeliveryLedger": "per message: a further object costs a look-up"},
     "queues/held_messages.py": {"HeldMessages": "to be divided: what is stored, and what is fetched to be released"},
@@ -49,7 +50,7 @@ REASONS = {
         "BrokerClient": "a method for each request of the management API that the bridge makes"
     },
     "spark_bridge/options.py": {"ReadOptions": "a record: a field for each option"},
-    "streams/stream.py": {"Stream": "to be divided: it overrides what `Queue` has and a stream has not"},
+    "streams/stream.py": {"Stream": "to be divided: cursors and chunks, and what `BaseQueue` asks for"},
     "testing/broker.py": {
         "Broker": "the interface for test suites: a method for each thing that a test asks of a broker"
     },

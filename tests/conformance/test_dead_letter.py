@@ -12,10 +12,10 @@ from engine_harness import USER, Client, Harness, Received, body_of, publish_fra
 from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, Table, Timestamp, decode_table, encode_table
+from warren.queues.base_queue import BaseQueue
 from warren.queues.held_lanes import UNDELIVERED_RETRY_MS
 from warren.queues.lanes import UNDELIVERED
 from warren.queues.long_work import TURN_STEPS
-from warren.queues.queue import Queue
 from warren.vhosts.dead_lettering import DEATHS_MAX, LETTERS_MAX, LINE_MAX_BYTES, TARGET_STEPS
 from warren.vhosts.metadata import PolicyPut, VhostPut
 
@@ -84,10 +84,10 @@ def bodies(client: Client, name: str) -> list[bytes]:
     return found
 
 
-def undelivered(queue: Queue) -> int:
+def undelivered(queue: BaseQueue) -> int:
     """Return how many letters of a queue no target has taken yet."""
-    keeper = queue.keeper
-    return 0 if keeper is None or keeper.lanes.undelivered is None else int(keeper.lanes.undelivered.count)
+    lane = queue.held(UNDELIVERED)
+    return 0 if lane is None else int(lane.count)
 
 
 # --- what a letter looks like -----------------------------------------------------------------------------------------
@@ -506,7 +506,7 @@ def test_a_cascade_is_bounded(client: Client, harness: Harness, cause: str, size
         client.bind(f"q{at}", "amq.fanout")
     client.declare("end")
     client.bind("end", "amq.fanout")
-    queues = [harness.queue(f"q{at}") for at in range(size)]
+    queues = [harness.plain_queue(f"q{at}") for at in range(size)]
 
     def letters() -> int:
         died = sum(0 if queue.deaths is None else int(queue.deaths.maxlen) for queue in queues)

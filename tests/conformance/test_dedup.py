@@ -463,10 +463,9 @@ def test_many_publishes_in_one_go(client: Client, harness: Harness) -> None:
     assert client.take()[-1].method == m.BasicAck(1000, True)
     queue = harness.queue("q")
     assert queue.ready_count == 1000
-    assert queue.keeper is not None
-    assert queue.keeper.seen is not None
-    assert queue.keeper.seen.count() == 128
-    queue.keeper.seen.check_invariants()
+    assert queue.seen is not None
+    assert queue.seen.count() == 128
+    queue.seen.check_invariants()
     lanes = {int(index.lane): index for index in harness.broker.log.indexes.values()}
     assert lanes[260].live_count == 128
     assert lanes[260].first_page == 872 // 256

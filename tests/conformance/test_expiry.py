@@ -351,7 +351,7 @@ def test_deadlines_are_forgotten(client: Client, harness: Harness, arguments: Ta
         client.publish("", "q", priority=number % 4, expiration=str(DAY_MS))
         client.send(1, m.BasicGet(0, "q", True))
     client.take()
-    keeper = harness.queue("q").keeper
+    keeper = harness.plain_queue("q").keeper
     assert keeper is not None
     assert len(keeper.expiry) <= STALE_MIN + 2 * ready(harness) + 1
     assert ready(harness) == 10

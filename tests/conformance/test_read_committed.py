@@ -291,7 +291,7 @@ def test_claims(harness: Harness, client: Client, other: Client) -> None:
     claims = claim_queue(harness)
     hold(harness)
     publish(other, "a")
-    queue = harness.queue("q")
+    queue = harness.plain_queue("q")
     assert claims.claim(queue, 10, 1 << 20, True, []).count == 0
     hold(harness, held=False)
     assert claims.claim(queue, 10, 1 << 20, True, []).count == 1
@@ -472,7 +472,7 @@ def test_time_to_live(harness: Harness, client: Client, other: Client) -> None:
         publish(other, body)
         harness.advance(0.1)
     hold(harness, held=False)
-    keeper = harness.queue("q").keeper
+    keeper = harness.plain_queue("q").keeper
     assert keeper is not None
     assert len(keeper.expiry) == 0
     harness.advance(0.75)

@@ -112,7 +112,7 @@ def test_messages_are_parked(client: Client, harness: Harness) -> None:
     harness.pass_time(1e7)
     client2 = harness.channel()
     assert client2.get("q") is None
-    keeper = harness.queue("q").keeper
+    keeper = harness.plain_queue("q").keeper
     assert keeper is not None and keeper.lanes.parked is not None and keeper.lanes.parked.count == 1
 
 
@@ -271,7 +271,7 @@ def test_limits_are_forgotten(client: Client, harness: Harness) -> None:
     for tag in range(2, 3 * STALE_MIN):
         client.publish("", "q")
         client.send(1, m.BasicAck(tag, False))
-    keeper = harness.queue("q").keeper
+    keeper = harness.plain_queue("q").keeper
     assert keeper is not None
     assert len(keeper.timeouts()) <= STALE_MIN + 8
     client.take()

@@ -371,7 +371,7 @@ def _drains(harness: Harness) -> None:
         client.publish("", "q", b"%d" % number, delivery_mode=1 + number % 2, priority=number % 3)
     client.publish("", claims.name, b"refused", expiration="5")
     ends = ends_of(harness.queue("q"), mark_of(harness.queue("q")))
-    assert claims.claim(harness.queue("q"), 15, 1 << 30, True, ends).count == 15
+    assert claims.claim(harness.plain_queue("q"), 15, 1 << 30, True, ends).count == 15
     harness.broker.log.force()
     harness.settle()
     told: list[object] = []
@@ -379,10 +379,10 @@ def _drains(harness: Harness) -> None:
     read_columns(claims, 0, 15, bodies=True, properties=True, told=lambda *found: told.append(found))
     claims.settle_below(7, lambda: told.append(None))
     harness.settle()
-    claims.give_back(harness.queue("q"), told.append)
+    claims.give_back(harness.plain_queue("q"), told.append)
     harness.settle()
     assert len(told) == 4 and claims.first_offset() == 15
-    assert claims.claim(harness.queue("q"), 5, 1 << 30, True, []).count == 5
+    assert claims.claim(harness.plain_queue("q"), 5, 1 << 30, True, []).count == 5
     harness.broker.log.force()
     harness.settle()
     harness.store.hold = True

@@ -21,8 +21,9 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table
 from warren.amqp.properties import headers_of, priority_of
 from warren.msgstore.log.message import Message as StoredMessage
+from warren.queues.base_queue import BaseQueue
 from warren.queues.held_messages import HeldMessage
-from warren.queues.queue import Queue as RealQueue
+from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 
 from .restarting_broker import RestartingBroker
 from .small_rules import NEVER, Channel, Consumer, Entry, Queue, World
@@ -218,20 +219,18 @@ class Comparison:
         broker.check()
 
     @staticmethod
-    def _compare_held(queue: Queue, real: RealQueue) -> None:
-        keeper = real.keeper
-        for lane, held in (("held", queue.held), ("parked", queue.parked), ("undelivered", queue.undelivered)):
-            real_lane = None if keeper is None else getattr(keeper.lanes, lane)
+    def _compare_held(queue: Queue, real: BaseQueue) -> None:
+        for lane, held in ((DELAYED, queue.held), (PARKED, queue.parked), (UNDELIVERED, queue.undelivered)):
+            real_lane = real.held(lane)
             count = 0 if real_lane is None else real_lane.count
-            assert count == len(held), f"{queue.name}: {count} {lane}, not {len(held)}"
+            assert count == len(held), f"{queue.name}: {count} in lane {lane}, not {len(held)}"
 
     def _orders_held(self) -> dict[tuple[str, str], list[bytes]]:
         """Return what queues hold in which lane, in its order; lanes that are still read after a start are left out."""
         found: dict[tuple[str, str], list[bytes]] = {}
         for name, queue in self.broker.vhost.queues.items():
-            keeper = queue.keeper
-            for lane in ("held", "undelivered"):
-                real = None if keeper is None else getattr(keeper.lanes, lane)
+            for lane, code in (("held", DELAYED), ("undelivered", UNDELIVERED)):
+                real = queue.held(code)
                 if real is not None and not real.scanning:
                     listed: list[HeldMessage] = []
                     real.list_earliest(int(real.count), listed.extend)

@@ -22,8 +22,8 @@ from simulation.small_store import Shape
 
 from warren.amqp import methods as m
 from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.base_queue import BaseQueue
 from warren.queues.browse import Cursor, Seen, look, still_waits
-from warren.queues.queue import Queue
 
 from .restarting_broker import RestartingBroker
 
@@ -75,7 +75,7 @@ class Run:
         self.trace.append(" ".join(str(each) for each in what))
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> BaseQueue:
         return self.broker.queue("q")
 
     def waiting(self) -> list[Waiting]:

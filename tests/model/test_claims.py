@@ -29,6 +29,7 @@ from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
 from warren.msgstore.log.columns import Columns
 from warren.queues import claims as claims_module
+from warren.queues.base_queue import BaseQueue
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import DEAD_LETTER, REQUEUE, ClaimQueue, Verdict, claims_arguments, ends_of, mark_of
@@ -179,7 +180,7 @@ def settle_oldest(harness: Harness, claims: ClaimQueue, queue: Queue, verdict: V
         assert len(told) == 1 and told[0]
 
 
-def seen_in(harness: Harness, queue: Queue) -> list[Seen]:
+def seen_in(harness: Harness, queue: BaseQueue) -> list[Seen]:
     """Return what waits in a queue."""
     cursor = Cursor()
     told: list[list[Seen]] = []
@@ -224,7 +225,7 @@ class Run:
 
     @property
     def queue(self) -> Queue:
-        return self.broker.queue("q")
+        return self.broker.plain_queue("q")
 
     @property
     def claims(self) -> ClaimQueue:
@@ -404,7 +405,7 @@ def test_after_any_power_cut_a_message_is_in_the_queue_or_claimed_or_acknowledge
             b"".join(publish_frames("", "q", body, properties={"delivery_mode": 2}) for body in bodies[first:][:40])
         )
         rest(broker)
-    queue = broker.queue("q")
+    queue = broker.plain_queue("q")
     if way != "claim":
         assert claim(broker, claims, queue, 120, piece=20) == 120
     rest(broker)
@@ -462,7 +463,7 @@ def test_after_any_power_cut_what_leaves_by_a_verdict_is_claimed_or_where_it_is_
     bodies = [b"%d" % number for number in range(60)]
     client.feed(b"".join(publish_frames("", "q", body, properties={"delivery_mode": 2}) for body in bodies))
     rest(broker)
-    queue = broker.queue("q")
+    queue = broker.plain_queue("q")
     assert claim(broker, claims, queue, 60, piece=20) == 60
     rest(broker)
     points = 0

@@ -38,6 +38,7 @@ from warren.channels.broker import Broker
 from warren.msgstore.log import message_log
 from warren.msgstore.log.compaction import Compaction
 from warren.queues import record_lane, seen_keys
+from warren.queues.lanes import DELAYED
 from warren.queues.seen_keys import SeenKeys
 from warren.queues.timers import NEVER
 from warren.vhosts.metadata import BindingPut, ExchangePut, PermissionPut, QueuePut, UserPut, VhostPut
@@ -190,10 +191,9 @@ class Restarted(Harness):
                 assert self.broker.restore_lane(index, opened.found.clean), f"lane {index.lane} of {index.name}"
         while self.broker.is_restoring():
             assert self.disk.run(), "it waits for something that nobody reads"
-        keeper = self.queue("q").keeper
-        assert keeper is not None
-        assert keeper.seen is not None
-        self.of_queue = keeper.seen
+        seen = self.queue("q").seen
+        assert seen is not None
+        self.of_queue = seen
         self.of_exchange = self.vhost.seen_keys["e"]
         self.of_queue.check_invariants()
         self.of_exchange.check_invariants()
@@ -414,9 +414,8 @@ class Life:
         assert shown(broker.of_exchange, self.latest_ms) == self.model.of_exchange.shown(self.latest_ms)
         broker.of_queue.check_invariants()
         broker.of_exchange.check_invariants()
-        keeper = broker.queue("q").keeper
-        assert keeper is not None
-        held = 0 if keeper.lanes.held is None else int(keeper.lanes.held.count)
+        lane = broker.queue("q").held(DELAYED)
+        held = 0 if lane is None else int(lane.count)
         assert broker.queue("q").ready_count + held == len(self.model.q)
         assert broker.queue("r").ready_count == len(self.model.r)
         broker.check()

@@ -22,7 +22,7 @@ from engine_harness import Client, Harness, basic_consume, publish_frames, split
 
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method, method_frame
-from warren.queues.queue import Queue
+from warren.queues.base_queue import BaseQueue
 from warren.queues.turns import RUN_MAX
 from warren.vhosts.metadata import PermissionPut, VhostPut
 
@@ -59,7 +59,7 @@ class Connection:
 @dataclass(eq=False)
 class Consumer:
     channel: Channel
-    queue: Queue
+    queue: BaseQueue
     no_ack: bool
     prefetch: int
     waits: bool = False

@@ -75,7 +75,7 @@ class Copy:
     def claim(self, count: int) -> None:
         claims = self.found(CLAIMS)
         assert isinstance(claims, ClaimQueue)
-        claims.claim(self.harness.queue("q"), count, 1 << 40, True, [])
+        claims.claim(self.harness.plain_queue("q"), count, 1 << 40, True, [])
         self.harness.settle()
 
     def remember(self, name: str) -> Remembered:

@@ -173,7 +173,7 @@ class Comparison:
     def _declare(self) -> SmallQueue:
         self.clients[0].declare("shared", durable=self.durable, arguments=self.arguments)
         self.clients[0].bind("shared", "amq.fanout")
-        sharing = self.harness.queue("shared").need_keeper().dispatch
+        sharing = self.harness.plain_queue("shared").need_keeper().dispatch
         assert isinstance(sharing, KeyShared)
         sharing.keys.aside_max = self.aside_max
         return SmallQueue(self.arguments, self.aside_max)

@@ -157,7 +157,7 @@ class Comparison:
         return entry
 
     def compare(self) -> None:
-        queue = self.harness.queue("q")
+        queue = self.harness.plain_queue("q")
         assert queue.ready_count == len(self.ready)
         assert queue.unacked_count == len(self.unsettled)
         here = [int(each.body()) for each in queue.ready.in_memory()]
@@ -367,7 +367,7 @@ class Comparison:
         """Disconnect all clients; the remaining messages come in order, and no others."""
         self.run([("hang_up", client, 0, 0) for client in range(CLIENTS)])
         self.run([("hang_up_channel", at, 0, 0) for at in range(CHANNELS)])
-        queue = self.harness.queue("q")
+        queue = self.harness.plain_queue("q")
         assert not isinstance(queue.need_keeper().dispatch, Selective)
         for _ in range(len(self.ready)):
             self.get(0, 0, 0)

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Final
+from typing import Final, cast
 
 from ledger_view import outstanding_tags
 from life_ids import new_life_id
@@ -63,6 +63,7 @@ from warren.msgstore.log.records import (
 from warren.msgstore.log.replay import Replay, maybe_frame
 from warren.msgstore.log.segments import Segment
 from warren.queues.arguments import QueueArguments
+from warren.queues.base_queue import BaseQueue
 from warren.queues.dead_letter import EXPIRED, MAXLEN
 from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.effective_policy import NO_POLICY
@@ -156,14 +157,14 @@ class Machine:
             self.stopped_clean = None
         self.queues: dict[str, Queue] = {}
         self.consumers: dict[str, Consumer] = {}
-        self.runnable: list[Queue] = []
+        self.runnable: list[BaseQueue] = []
         self.outbox = Outbox(1, [])
         self.served: list[Turns] = []
         self.turns = Turns(self.outbox, self.served)
         self.ledger = DeliveryLedger(1, self.turns, 0)
         self.timers = TimerQueue()
         self.vhost = VirtualHost(VhostPut(VHOST), Journal(), self.runnable, 0, self.log, self.timers)
-        self.vhost.queues = self.queues
+        self.vhost.queues = cast("dict[str, BaseQueue]", self.queues)  # the same: neither knows another kind
         self._host = _Host(self)
         self._unsent_bytes = 0  # of the outbox, taken from it and looked at
         self._getting = ("", False)  # from which queue, without an acknowledgement
@@ -467,7 +468,7 @@ class Machine:
         delivery.queue.requeue(delivery, failed=failed, delay_ms=delay_ms)
         self._returned(delivery.queue)
 
-    def _returned(self, queue: Queue) -> None:
+    def _returned(self, queue: BaseQueue) -> None:
         self._look()
         queue.wake()
         on_paper = self.paper.queues.get(queue.name)

@@ -20,6 +20,7 @@ from engine_harness import Client, basic_consume, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
+from warren.queues.lanes import DELAYED
 from warren.vhosts.metadata import PolicyPut
 
 RUNS: Final = int(os.environ.get("WARREN_TEST_OWN_WRITES_RUNS", "60"))
@@ -130,8 +131,8 @@ class Lives:
             self.harness.pass_time(1)
         found: Counter[bytes] = Counter()
         for name in QUEUES:
-            keeper = self.harness.queue(name).keeper
-            assert keeper is None or keeper.lanes.held is None or keeper.lanes.held.count == 0
+            lane = self.harness.queue(name).held(DELAYED)
+            assert lane is None or lane.count == 0
             while self._maybe_get(found, self.client, name):
                 pass
         return found

@@ -5,7 +5,7 @@
     a file of definitions, a super stream,
     a drain                                 the value, given to the virtual host
     the catalogue                           `ExchangePut.declaration`, `QueuePut.declaration`
-    what there is                           `Exchange.declaration`, `Queue.declaration`
+    what there is                           `Exchange.declaration`, `BaseQueue.declaration`
 
 1. A declaration does not change. It equals another declaration with the same content. Its flags are given by name.
 2. It leaves out what belongs to the method only (passive, no_wait, ticket), and also the user that declares.

@@ -45,8 +45,8 @@ from warren.channels.access import READ, WRITE
 from warren.channels.consuming import consume, open_replies
 from warren.channels.topology import run_topology
 from warren.queues.arguments import STREAM
+from warren.queues.base_queue import BaseQueue
 from warren.queues.delivery import Consumer
-from warren.queues.queue import Queue
 from warren.queues.selective import SELECTIVE_MAX
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def _await_replies(session: Amqp10Session, link: SendingLink, settled: bool) -> 
     return consumer.queue.name
 
 
-def _check_selection(queue: Queue) -> None:
+def _check_selection(queue: BaseQueue) -> None:
     """Make sure that a queue can have another consumer that wants only some of its messages.
 
     Raises:

@@ -30,7 +30,6 @@ from warren.amqp10.performatives import (
 from warren.amqp10.values import Symbol, UInt
 from warren.channels.confirms import Confirms, PendingConfirms
 from warren.channels.jobs import LOOKS_PER_STEP, Returning
-from warren.queues.arguments import STREAM
 from warren.queues.dead_letter import with_headers
 from warren.queues.delivery import Consumer, Delivery
 from warren.queues.long_work import Job, Steps
@@ -171,10 +170,9 @@ def annotate(delivery: Delivery, annotations: Table) -> bool:
     """Have the message of `delivery` keep annotations of its outcome; False: it has no room, or is of a stream."""
     queue = delivery.queue
     header_bytes = len(delivery.message.header_payload())
-    if queue.deleted or queue.rules.queue_type == STREAM or header_bytes > ANNOTATED_MAX_BYTES:
+    if queue.deleted or header_bytes > ANNOTATED_MAX_BYTES:
         return False
-    queue.replace(delivery, with_headers(delivery.message, annotations))
-    return True
+    return queue.replace(delivery, with_headers(delivery.message, annotations))
 
 
 class DispositionRun(Job):

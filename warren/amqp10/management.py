@@ -57,7 +57,7 @@ from warren.channels.access import READ, WRITE
 from warren.channels.topology import run_topology
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
-from warren.queues.queue import Queue
+from warren.queues.base_queue import BaseQueue
 
 if TYPE_CHECKING:
     from warren.amqp10.session import Amqp10Session
@@ -215,7 +215,7 @@ class Management:
         else:
             raise _Refused("405", f"queues do not know {request.method[:16]}")
 
-    def _describe(self, queue: Queue) -> dict[object, object]:
+    def _describe(self, queue: BaseQueue) -> dict[object, object]:
         node = self._session.connection.broker.node
         return {
             "name": queue.name,
@@ -291,7 +291,7 @@ class Management:
         key = _parameter(given, "key")
         if "dstq" in given:
             name = given["dstq"]
-            destination: Queue | Exchange | None = session.vhost.queues.get(name)
+            destination: BaseQueue | Exchange | None = session.vhost.queues.get(name)
         else:
             name = _parameter(given, "dste")
             destination = session.vhost.exchanges.get(name)

@@ -71,7 +71,6 @@ from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES, Message
 from warren.queues.arguments import STREAM
 from warren.queues.counters import MessageCounts
 from warren.queues.delivery import Consumer
-from warren.streams.stream import Stream
 
 if TYPE_CHECKING:
     from warren.amqp10.peer import Amqp10Peer
@@ -717,12 +716,12 @@ def _place_of(consumer: Consumer) -> i64:
     search = consumer.search
     if search is not None:
         return search.looks
-    return queue.offset_of(consumer) if isinstance(queue, Stream) else 0
+    return queue.offset_of(consumer) or 0
 
 
 def _end_of(consumer: Consumer) -> i64:
-    queue = consumer.queue
-    return queue.messages.next_number if isinstance(queue, Stream) else 0
+    offsets = consumer.queue.offset_range()
+    return 0 if offsets is None else offsets[1]
 
 
 def _is_through(link: SendingLink, consumer: Consumer) -> bool:

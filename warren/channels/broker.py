@@ -44,10 +44,10 @@ from warren.msgstore.log.jobs import CommitJob, Errand
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.base_queue import BaseQueue
 from warren.queues.counters import Churn, DeathTable, MessageCounts, Sums
 from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS, METADATA, VHOST_RECORDS
 from warren.queues.long_work import LongWork
-from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
 from warren.queues.seen_keys import SeenKeys
 from warren.queues.timers import TimerQueue
@@ -159,7 +159,7 @@ class Broker:
         self.resumed: list[Peer] = []  # have more to handle, or may be read again
         self.syncs_confirms: Callable[[str], bool] = _always  # whether a confirm of that vhost means synced
         self.shut_gates = ShutGates()
-        self.runnable: list[Queue] = []
+        self.runnable: list[BaseQueue] = []
         self._restoring: list[SeenKeys] = []
         self._entropy = entropy
         self.seed = seed
@@ -364,8 +364,8 @@ class Broker:
         if queue is None or not queue.durable or not queue.owns(index):
             return False
         queue.restore(index, clean)
-        if queue.keeper is not None and queue.keeper.seen is not None:
-            self._restoring.append(queue.keeper.seen)
+        if queue.seen is not None:
+            self._restoring.append(queue.seen)
         return True
 
     def is_restoring(self) -> bool:
@@ -534,7 +534,7 @@ class Broker:
     # --- administration ---------------------------------------------------------------------------------------------
 
     def delete_queue(
-        self, vhost: VirtualHost, queue: Queue, by: str = INTERNAL_USER, asked: CancelNotices | None = None
+        self, vhost: VirtualHost, queue: BaseQueue, by: str = INTERNAL_USER, asked: CancelNotices | None = None
     ) -> int:
         """Delete `queue` as `by` asked, cancel its consumers, and return the ticket to wait for.
 

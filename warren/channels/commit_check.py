@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from warren.queues.long_work import Steps
-from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
 
 if TYPE_CHECKING:
@@ -40,11 +39,11 @@ class CommitCheck:
 
     def __init__(self, *, mandatory: bool) -> None:
         self.unroutable: i64 = 0
-        self.full_queue: Queue | None = None
+        self.full_queue: Receiver | None = None
         self.is_promised: bool = False
         self._mandatory = mandatory
         self._next_publish: i64 = 0
-        self._shares: dict[Queue, _Share] = {}
+        self._shares: dict[Receiver, _Share] = {}
         # Publishes in a row with one route, which is the same list for all of them where it is remembered.
         self._queues: list[Receiver] = []
         self._next_queue: i64 = 0
@@ -52,7 +51,7 @@ class CommitCheck:
         self._held: i64 = 0  # those of them that are not added to the queues now, though the queues hold them
         self._body_bytes: i64 = 0
         self._has_takers: bool = False
-        self._asked: list[Queue] | None = None  # once all is counted
+        self._asked: list[Receiver] | None = None  # once all is counted
         self._next_asked: i64 = 0
 
     def go_on(self, publishes: list[BufferedPublish], steps: Steps) -> bool:
@@ -125,7 +124,7 @@ class CommitCheck:
             if queue.deleted:
                 continue
             self._has_takers = True
-            if coming > 0 and isinstance(queue, Queue) and queue.may_refuse():
+            if coming > 0 and queue.may_refuse():
                 share = self._shares.get(queue)
                 if share is None:
                     share = _Share()

@@ -27,7 +27,7 @@ from warren.queues.delivery import Consumer
 
 if TYPE_CHECKING:
     from warren.channels.session import Session
-    from warren.queues.queue import Queue
+    from warren.queues.base_queue import BaseQueue
 
 REPLY_TO_NAME: Final = "amq.rabbitmq.reply-to"
 REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to."
@@ -158,7 +158,7 @@ def _remove(channel: Session, consumer: Consumer) -> None:
     _leave_queue(channel, consumer)
 
 
-def _is_reply_queue(channel: Session, queue: Queue) -> bool:
+def _is_reply_queue(channel: Session, queue: BaseQueue) -> bool:
     return channel.vhost.reply_queues.get(queue.name) is queue
 
 

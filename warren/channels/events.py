@@ -55,8 +55,8 @@ from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import Envelope, build_message
 from warren.queues.arguments import CLASSIC, LONG_TYPES
+from warren.queues.base_queue import BaseQueue
 from warren.queues.delivery import Consumer
-from warren.queues.queue import Queue
 from warren.vhosts.definitions import parse_definition, parse_json
 from warren.vhosts.metadata import (
     GlobalParameterDelete,
@@ -275,7 +275,7 @@ class Events(TopologyWatcher):
     def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
         self.emit("exchange.deleted", {BY: by, "name": exchange.name, "vhost": vhost})
 
-    def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_created(self, vhost: str, queue: BaseQueue, by: str) -> None:
         if not self.is_watched():
             return
         headers: Table = {BY: by}
@@ -296,10 +296,10 @@ class Events(TopologyWatcher):
         headers.update(more)
         self.emit("queue.created", headers)
 
-    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_deleted(self, vhost: str, queue: BaseQueue, by: str) -> None:
         self.emit("queue.deleted", {BY: by, "name": queue.name, "vhost": vhost})
 
-    def queue_policy_changed(self, queue: Queue, change: PolicyPut | PolicyDelete, by: str) -> None:
+    def queue_policy_changed(self, queue: BaseQueue, change: PolicyPut | PolicyDelete, by: str) -> None:
         if not self.is_watched():
             return
         headers = _policy(change)

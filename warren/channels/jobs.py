@@ -20,9 +20,9 @@ from mypy_extensions import i64
 from warren.channels.consuming import drop_consumer, recheck
 from warren.msgstore.log.own_writes import NOTHING, PACED
 from warren.msgstore.log.reclamation import Reclamation
+from warren.queues.base_queue import BaseQueue
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import Job, Steps
-from warren.queues.queue import Queue
 from warren.vhosts.metadata import ParameterDelete, PermissionDelete, TopicPermissionDelete
 from warren.vhosts.metadata_journal import MetadataJournal
 from warren.vhosts.topology_watcher import INTERNAL_USER
@@ -44,7 +44,7 @@ CLOSE_STEPS: Final = 16
 RESUME_STEPS: Final = 4
 LOOKS_PER_STEP: Final = 8
 ACKS_PER_STEP: Final = 2
-KEPT_STEPS: Final = 4  # for a message whose queue has rules: it gets new headers, its dead letters are routed
+KEPT_STEPS: Final = 4  # for a message that is stored again
 
 
 class ConnectionJobs(Job):
@@ -83,10 +83,10 @@ class Returning:
     def __init__(self, ledger: DeliveryLedger) -> None:
         self.need: i64 = NOTHING
         self._ledger = ledger
-        self._queues: dict[Queue, None] = {}
-        self._last: Queue | None = None
-        self._dropped_from: dict[Queue, None] = {}
-        self._ending: list[Queue] | None = None  # those queues, once all are back, then the others
+        self._queues: dict[BaseQueue, None] = {}
+        self._last: BaseQueue | None = None
+        self._dropped_from: dict[BaseQueue, None] = {}
+        self._ending: list[BaseQueue] | None = None  # those queues, once all are back, then the others
         self._next: int = 0
 
     def put_back(
@@ -115,13 +115,8 @@ class Returning:
             self._dropped_from[queue] = None
             queue.reject(delivery)
         # Not before: dead letters have taken some of them.
-        keeper = queue.keeper
-        if keeper is None and not rewritten:
-            steps.left -= 1
-            return
-        steps.left -= KEPT_STEPS
-        kept = keeper is not None and requeue and (keeper.retries.counts or delay_ms > 0)
-        if rewritten or kept:
+        steps.left -= KEPT_STEPS if rewritten else queue.publish_steps()
+        if rewritten or (requeue and queue.rewrites(delay_ms)):
             steps.wrote(delivery.message.memory_bytes)
             if self.need == NOTHING:
                 self.need = PACED
@@ -312,7 +307,7 @@ class ChannelEnd(Job):
 class QueueEnd(Job):
     """A queue that is deleted: its consumers are told one by one, by `lost`, then its bindings go."""
 
-    def __init__(self, vhost: VirtualHost, queue: Queue, by: str, lost: Callable[[Consumer], None]) -> None:
+    def __init__(self, vhost: VirtualHost, queue: BaseQueue, by: str, lost: Callable[[Consumer], None]) -> None:
         self._vhost = vhost
         self._queue = queue
         self._by = by
@@ -407,7 +402,7 @@ class VhostEnd(Job):
         self._permissions = Telling(events, events.permissions_lost(lost, by))
         self._settings = Telling(events, events.vhost_gone(vhost, cleared, by))
         self._is_left: bool = False
-        self._queues: list[Queue] = []
+        self._queues: list[BaseQueue] = []
         self._next: int = 0
         self._exchanges: deque[Exchange] = deque()
         self._bindings: list[Binding] = []  # from the first of them
@@ -558,7 +553,7 @@ class ConnectionEnd(Job):
         self._connection = connection
         self._channels = channels
         self._end: ChannelEnd | None = None  # of the first of them
-        self._queues: list[Queue] = list(connection.exclusive_queues.values())
+        self._queues: list[BaseQueue] = list(connection.exclusive_queues.values())
         self._next: int = 0
         self._next_queue: int = 0
         self._answered = answered

@@ -55,8 +55,8 @@ from warren.channels.shared import (
     Shared,
 )
 from warren.channels.topology_growth import GrowthShare
+from warren.queues.base_queue import BaseQueue
 from warren.queues.long_work import Job
-from warren.queues.queue import Queue
 from warren.queues.turns import Turns
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -75,7 +75,7 @@ NO_LIMIT_S: Final = 1e12
 
 # For connections without any: never changed.
 _NO_TABLE: Final[Table] = {}
-_NO_QUEUES: Final[dict[str, Queue]] = {}
+_NO_QUEUES: Final[dict[str, BaseQueue]] = {}
 
 
 class Peer:
@@ -233,7 +233,7 @@ class Peer:
         """The properties that the client states, as 0-9-1 has them; do not change them."""
         return self.stated_properties
 
-    def own(self, queue: Queue) -> None:
+    def own(self, queue: BaseQueue) -> None:
         """Have an exclusive queue go with the connection."""
         if self.exclusive_queues is _NO_QUEUES:
             self.exclusive_queues = {}

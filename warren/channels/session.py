@@ -33,10 +33,10 @@ from warren.channels.transaction import BufferRun, Transaction
 from warren.channels.wide_publish import QUEUES_AT_ONCE
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import Message
+from warren.queues.base_queue import BaseQueue
 from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.outcome import ACCEPTED, REFUSED
-from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -80,7 +80,7 @@ class Session:
         self.sync_confirms: bool = vhost is None or vhost.sync_confirms
         self.last_queue = ""  # the queue that an empty name stands for
         self.prefetch: int = 0  # for consumers to come
-        self.reply_queue: Queue | None = None
+        self.reply_queue: BaseQueue | None = None
         connection.channels_opened += 1
         self.serial: int = connection.channels_opened  # unlike the number never used again
         self._publisher: Publisher | None = None  # made when first needed: most subscribers never do
@@ -390,12 +390,11 @@ class Session:
     def _put_back(self, deliveries: list[Delivery], *, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
         """Requeue or drop deliveries, then wake their queues: all are in place before the first leaves again."""
         for delivery in deliveries:
-            keeper = delivery.queue.keeper
-            if requeue and keeper is not None and (keeper.retries.counts or delay_ms > 0):
+            if requeue and delivery.queue.rewrites(delay_ms):
                 run = ReturnOfTaken(self.ledger, deliveries, requeue=True, failed=failed, delay_ms=delay_ms)
                 self.connection.begin(run)
                 return
-        touched: list[Queue] = []
+        touched: list[BaseQueue] = []
         for delivery in deliveries:
             queue = delivery.queue
             self.ledger.release(delivery)

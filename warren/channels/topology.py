@@ -23,10 +23,9 @@ from warren.channels.topology_growth import binding_growth_bytes, growth_bytes
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.exchanges.topic_exchange import TopicExchange
-from warren.queues.claims import ClaimQueue
+from warren.queues.base_queue import BaseQueue
 from warren.queues.destination import Destination
 from warren.queues.long_work import AT_ONCE_STEPS
-from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
 from warren.vhosts.limits import MAX_QUEUES, is_reached
 from warren.vhosts.policy_run import FirstPolicies
@@ -153,7 +152,7 @@ def _any_access(channel: Session, kind: str, name: str) -> None:
         channel.authorize(CONFIGURE, kind, name)
 
 
-def _outlives_clients(queue: Queue) -> bool:
+def _outlives_clients(queue: BaseQueue) -> bool:
     """Tell whether `queue` matters beyond the clients that use it."""
     return queue.durable and queue.owner is None and not queue.auto_delete
 
@@ -372,7 +371,7 @@ def _declare_queue(channel: Session, declaration: QueueDeclaration, *, no_wait: 
         channel.reply(found, ticket)
 
 
-def _declared(channel: Session, queue: Queue) -> Any:
+def _declared(channel: Session, queue: BaseQueue) -> Any:
     """Return the answer to the declaration of `queue`, which an empty name stands for from now on."""
     channel.last_queue = queue.name
     return m.QueueDeclareOk(queue.name, int(queue.ready_count), len(queue.consumers))
@@ -476,8 +475,7 @@ def _queue_bind(channel: Session, method: m.QueueBind) -> None:
     vhost = channel.vhost
     queue_name, exchange_name, routing_key = _bind_names(channel, method)
     queue = vhost.queue(queue_name, channel.connection)
-    if isinstance(queue, ClaimQueue):
-        raise queue.refusal()
+    queue.check_bindable()
     source = vhost.exchange(exchange_name)
     _check_room_for_binding(channel, source, queue, routing_key, method.arguments)
     by = channel.connection.user_name
@@ -527,8 +525,7 @@ def _queue_delete(channel: Session, method: m.QueueDelete) -> None:
     ticket = 0
     if name in vhost.queues:
         queue = vhost.queue(name, connection)
-        if isinstance(queue, ClaimQueue) and queue.ready_count:
-            raise queue.refusal()  # only the drain has these messages
+        queue.check_deletable()
         if method.if_unused and queue.consumers:
             raise in_use("queue", name, vhost.name)
         if method.if_empty and queue.ready_count:

@@ -46,11 +46,11 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.own_writes import AHEAD, NOTHING
 from warren.msgstore.log.records import head_bytes
+from warren.queues.base_queue import BaseQueue
 from warren.queues.delivery import Delivery, DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Job, Steps
 from warren.queues.origin import CHANNEL, PROMISED
 from warren.queues.outcome import REFUSED
-from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
 from warren.vhosts.user_shares import UserShares
 
@@ -262,8 +262,8 @@ class Commit(Job):
         self._next_publish: int = 0
         self._next_rejected: int = 0
         self._next_requeued: int = 0
-        self._settled: dict[Queue, None] = {}  # queues of the acknowledged deliveries
-        self._woken: list[Queue] | None = None  # the same, once all is settled
+        self._settled: dict[BaseQueue, None] = {}  # queues of the acknowledged deliveries
+        self._woken: list[BaseQueue] | None = None  # the same, once all is settled
         self._next_woken: int = 0
         self._returning = Returning(channel.ledger)
         self._partial: bool = False

@@ -15,8 +15,8 @@ from warren.amqp.field_table import EMPTY_TABLE
 from warren.engine_view.refs import BindingRef, DestinationRef, ExchangeRef, QueueRef
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
+from warren.queues.base_queue import BaseQueue
 from warren.queues.destination import Destination
-from warren.queues.queue import Queue
 from warren.vhosts.virtual_host import VirtualHost
 
 QUEUE: Final = "queue"
@@ -118,14 +118,14 @@ class Bindings:
 
     def row(self, ref: BindingRef) -> BindingRow:
         """Return a binding."""
-        if isinstance(ref, Queue):
+        if isinstance(ref, BaseQueue):
             return BindingRow("", ref.name, QUEUE, ref.name, EMPTY_TABLE)
         assert isinstance(ref, Binding)
         return BindingRow(ref.source.name, ref.destination.name, ref.destination.kind, ref.routing_key, ref.arguments)
 
     def properties_key(self, ref: BindingRef) -> str:
         """Return the key under which the API knows a binding, among those of the same ends."""
-        if isinstance(ref, Queue):
+        if isinstance(ref, BaseQueue):
             return quote(ref.name, safe="")
         assert isinstance(ref, Binding)
         return ref.properties_key
@@ -149,11 +149,11 @@ class Bindings:
         """Tell whether a binding with an object leads to an exchange, or to a queue that no connection owns."""
         assert isinstance(ref, Binding)
         destination = ref.destination
-        return isinstance(destination, Exchange) or (isinstance(destination, Queue) and destination.owner is None)
+        return isinstance(destination, Exchange) or (isinstance(destination, BaseQueue) and destination.owner is None)
 
     def is_gone(self, ref: BindingRef) -> bool:
         """Tell whether an end of a binding has been deleted."""
-        if isinstance(ref, Queue):
+        if isinstance(ref, BaseQueue):
             return ref.deleted
         assert isinstance(ref, Binding)
         return ref.destination.deleted or ref.source.deleted

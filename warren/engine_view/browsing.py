@@ -17,6 +17,7 @@ from warren.engine_view.connections import channel_name, connection_name
 from warren.engine_view.permissions import Rights
 from warren.engine_view.refs import QueueRef
 from warren.msgstore.log.message import Message as Message
+from warren.queues.base_queue import BaseQueue
 from warren.queues.browse import Cursor as Cursor
 from warren.queues.browse import Seen as Seen
 from warren.queues.browse import look, settle_seen, still_waits
@@ -24,7 +25,6 @@ from warren.queues.claims import ends_of, mark_of
 from warren.queues.lanes import LANE_SHIFT as LANE_SHIFT
 from warren.queues.lanes import NUMBER_MASK as NUMBER_MASK
 from warren.queues.offset_queue import OffsetQueue
-from warren.queues.queue import Queue
 from warren.vhosts.virtual_host import VirtualHost
 
 
@@ -57,33 +57,33 @@ class Browsing:
 
     def look(self, queue: QueueRef, cursor: Cursor, most: int, told: Callable[[list[Seen]], None]) -> None:
         """Tell the next messages that wait, and move the cursor."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         look(queue, cursor, most, told)
         self._settle()
 
     def is_in_order(self, queue: QueueRef) -> bool:
         """Tell whether messages leave a queue in the order in which they were published."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return queue.ready.lane_count() == 1 and not isinstance(queue, OffsetQueue)
 
     def lane_count(self, queue: QueueRef) -> int:
         """Return how many lanes of messages that wait a queue has."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return queue.ready.lane_count()
 
     def mark(self, queue: QueueRef) -> int:
         """Return a mark of the current end of a queue."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return mark_of(queue)
 
     def ends(self, queue: QueueRef, mark: int) -> list[int]:
         """Return for each lane the number up to which messages came before `mark`."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return ends_of(queue, mark)
 
     def outstanding(self, queue: QueueRef) -> list[tuple[int, Message]]:
         """Return place and message of each delivery that was not answered. Looks at every channel, in one go."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         found: list[tuple[int, Message]] = []
         for connection in self._broker.connections.values():
             if connection.vhost_name == queue.vhost_name:
@@ -96,7 +96,7 @@ class Browsing:
 
     def unacked(self, queue: QueueRef) -> Iterator[tuple[Message, Holder] | None]:
         """Yield each delivery that was not answered, and None after each channel. Callers may give way meanwhile."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         now_s = self._broker.now_s
         for connection in list(self._broker.connections.values()):
             if connection.vhost_name != queue.vhost_name:
@@ -121,17 +121,17 @@ class Browsing:
 
     def waits(self, queue: QueueRef, seen: Seen) -> bool:
         """Tell whether a message still waits where it was seen."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return still_waits(queue, seen)
 
     def is_expired(self, queue: QueueRef, message: Message) -> bool:
         """Tell whether a message of a queue only waits to be dropped."""
-        assert isinstance(queue, Queue)
-        return queue.keeper is not None and queue.keeper.expiry.is_expired(message)
+        assert isinstance(queue, BaseQueue)
+        return queue.is_expired(message)
 
     def take(self, queue: QueueRef, seen: Seen) -> None:
         """Take a message out of its queue and forget it, if it still waits where it was seen."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         if still_waits(queue, seen):
             settle_seen(queue, seen)
 

@@ -12,6 +12,7 @@ import msgspec
 from warren.amqp.declarations import QueueDeclaration
 from warren.channels.broker import Broker
 from warren.engine_view.refs import QueueRef
+from warren.queues.base_queue import BaseQueue
 from warren.queues.claim_names import claims_name as claims_name
 from warren.queues.claims import DEAD_LETTER as DEAD_LETTER
 from warren.queues.claims import LIMIT as LIMIT
@@ -19,7 +20,6 @@ from warren.queues.claims import PIECE_MESSAGES, ClaimQueue, claims_arguments, e
 from warren.queues.claims import REQUEUE as REQUEUE
 from warren.queues.claims import Verdict as Verdict
 from warren.queues.queue import Queue
-from warren.streams.stream import Stream
 from warren.vhosts.limits import MAX_QUEUES, is_reached
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -64,8 +64,8 @@ class Claims:
     def all(self) -> Iterator[tuple[str, str]]:
         """Yield vhost and name of each claim queue."""
         for vhost in self._vhosts.values():
-            for name, queue in vhost.queues.items():
-                if isinstance(queue, ClaimQueue):
+            for claims in list(vhost.claims_of.values()):
+                for name in list(claims):
                     yield vhost.name, name
 
     def names_for(self, vhost: str, queue: str) -> list[str]:
@@ -89,8 +89,7 @@ class Claims:
 
     def is_drainable(self, queue: QueueRef) -> bool:
         """Tell whether the messages of a queue can be claimed: its kind allows it, and it is not exclusive."""
-        assert isinstance(queue, Queue)
-        return queue.owner is None and not isinstance(queue, Stream | ClaimQueue)
+        return isinstance(queue, Queue) and queue.owner is None
 
     def has_room(self, vhost: str) -> bool:
         """Tell whether a vhost may have one more queue."""
@@ -102,17 +101,17 @@ class Claims:
 
     def delivery_limit(self, queue: QueueRef) -> int | None:
         """Return how often a message of a queue may fail; None: without a limit."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return None if queue.rules.delivery_limit < 0 else int(queue.rules.delivery_limit)
 
     def has_dead_letters(self, queue: QueueRef) -> bool:
         """Tell whether a queue has a dead letter exchange."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return queue.rules.dead_letter_exchange is not None
 
     def counts_deliveries(self, queue: QueueRef) -> bool:
         """Tell whether the messages of a queue carry the number of failed deliveries."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return queue.counts_deliveries()
 
     # --- commands ---------------------------------------------------------------------------------------------------

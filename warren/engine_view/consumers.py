@@ -16,7 +16,6 @@ from warren.channels.session import Session
 from warren.engine_view.connections import ChannelEnds, channel_ends, channel_name
 from warren.engine_view.refs import ChannelRef, ConsumerRef
 from warren.queues.delivery import Consumer, DeliveryLedger
-from warren.streams.stream import Stream
 
 LOOK_DELIVERIES: Final = 4096
 
@@ -87,9 +86,10 @@ class Consumers:
         assert isinstance(ref, Consumer)
         consumer = ref
         queue, owner = consumer.queue, consumer.owner
-        offset = queue.offset_of(consumer) if isinstance(queue, Stream) else None
+        offset = queue.offset_of(consumer)
+        is_single = queue.rules.single_active
         # Of a stream's group only one is served.
-        is_active = offset != -1 and (not queue.single_active or queue.active_consumer() is consumer)
+        is_active = offset != -1 and (not is_single or queue.sole_consumer() is consumer)
         return ConsumerRow(
             consumer.tag,
             queue.name,
@@ -97,7 +97,7 @@ class Consumers:
             consumer.arguments,
             consumer.no_ack,
             is_active,
-            queue.single_active,
+            is_single,
             channel_ends(owner, self._broker.node) if isinstance(owner, Session) else None,
             consumer.exclusive,
             int(consumer.wanted_prefetch),

@@ -8,8 +8,8 @@ from warren.channels.peer import Peer
 from warren.channels.session import Session
 from warren.exchanges.exchange import Exchange
 from warren.queues.activity import Lengths as Lengths
+from warren.queues.base_queue import BaseQueue
 from warren.queues.counters import MessageCounts
-from warren.queues.queue import Queue
 
 LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 DELIVERY: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack", "deliver_get")
@@ -20,7 +20,7 @@ CONNECTION_FIELDS: Final = ("recv_oct", "send_oct")
 QUEUE_FIELDS: Final = (*LENGTHS, *QUEUE_STATS)
 
 
-def queue_counters(queue: Queue) -> tuple[int, ...]:
+def queue_counters(queue: BaseQueue) -> tuple[int, ...]:
     """Return `QUEUE_FIELDS` of a queue now."""
     counts = queue.counts()
     ready, unacked = int(queue.ready_count), int(queue.unacked_count)

@@ -11,12 +11,12 @@ from typing import Final
 import msgspec
 
 from warren.engine_view.refs import QueueRef
+from warren.queues.base_queue import BaseQueue
 from warren.queues.held_messages import DROPPED, PARKED_UNTIL, RELEASED, HeldMessages
 from warren.queues.held_messages import HeldMessage as HeldMessage
 from warren.queues.lanes import DELAYED as DELAYED
 from warren.queues.lanes import PARKED as PARKED
 from warren.queues.lanes import UNDELIVERED as UNDELIVERED
-from warren.queues.queue import Queue
 
 HELD_LANES: Final = {"delayed": DELAYED, "parked": PARKED, "undelivered": UNDELIVERED}
 
@@ -105,5 +105,5 @@ class Held:
 
 
 def _maybe_held(queue: QueueRef, lane: int) -> HeldMessages | None:
-    assert isinstance(queue, Queue)
+    assert isinstance(queue, BaseQueue)
     return queue.held(lane)

@@ -22,7 +22,7 @@ from warren.mqtt.session import MqttSession
 from warren.mqtt.sessions import QOS, SharedSubscription, queue_name, sessions_of, shared_of
 from warren.mqtt.subscriptions import subscription_of
 from warren.mqtt.topics import EXCHANGE, Subscription, routing_key
-from warren.queues.queue import Queue
+from warren.queues.base_queue import BaseQueue
 from warren.queues.receiver import Receiver
 from warren.vhosts.kept_sessions import KeptSession
 from warren.vhosts.retained import Retained as Retained
@@ -157,7 +157,7 @@ class MqttSessions:
         found = self._broker.named_clients.get((of[0], _kept(of[1]).name))
         return found if isinstance(found, MqttPeer) else None
 
-    def _queues(self, of: PlacedSession) -> list[Queue]:
+    def _queues(self, of: PlacedSession) -> list[BaseQueue]:
         found = self._vhosts.get(of[0])
         names = [queue_name(_kept(of[1]).name, qos) for qos in QOS]
         return [] if found is None else [found.queues[name] for name in names if name in found.queues]

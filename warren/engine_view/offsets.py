@@ -12,11 +12,11 @@ from warren.engine_view.refs import QueueRef
 from warren.msgstore.log.columns import Columns
 from warren.msgstore.log.records import LIFE_ID_BYTES as LIFE_ID_BYTES
 from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
+from warren.queues.base_queue import BaseQueue
 from warren.queues.claims import ClaimQueue
 from warren.queues.offset_columns import RANGE_MESSAGES as RANGE_MESSAGES
 from warren.queues.offset_columns import read_columns
 from warren.queues.offset_queue import OffsetQueue
-from warren.queues.queue import Queue
 from warren.streams.sealed_reads import read_sealed
 from warren.streams.stream import Stream
 
@@ -50,17 +50,17 @@ class Offsets:
 
     def number(self, queue: QueueRef) -> int:
         """Return the number of a queue in the message store, different from earlier and later ones of its name."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return int(queue.store_id)
 
     def authorized_name(self, queue: QueueRef) -> str:
         """Return the queue that a user must be allowed to read: for claims the queue that they came from."""
-        assert isinstance(queue, Queue)
-        return queue.source_name if isinstance(queue, ClaimQueue) else queue.name
+        assert isinstance(queue, BaseQueue)
+        return queue.origin_name()
 
     def size(self, queue: QueueRef) -> tuple[int, int]:
         """Return how many messages a queue has, and the bytes of the bodies of those that are ready."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return int(queue.message_count), int(queue.ready.body_bytes)
 
     # --- history ----------------------------------------------------------------------------------------------------

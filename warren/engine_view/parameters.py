@@ -9,7 +9,7 @@ import msgspec
 
 from warren.engine_view.refs import ExchangeRef, QueueRef
 from warren.exchanges.exchange import Exchange
-from warren.queues.queue import Queue
+from warren.queues.base_queue import BaseQueue
 from warren.vhosts.metadata import PolicyPut
 from warren.vhosts.parameters import OPERATOR_POLICY_COMPONENT as OPERATOR_POLICY_COMPONENT
 from warren.vhosts.parameters import VHOST_LIMITS_COMPONENT as VHOST_LIMITS_COMPONENT
@@ -84,7 +84,7 @@ class Policies:
 
     def texts_of_queue(self, vhost: str, queue: QueueRef, keys: tuple[str, ...]) -> list[str | None]:
         """Return the texts that policies give a queue for these keys."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         found = self._vhosts.get(vhost)
         policies = None if found is None else found.policies.of_queue(queue.name, queue.rules.queue_type)
         return [] if policies is None else [policies.maybe_text(key) for key in keys]

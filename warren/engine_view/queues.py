@@ -15,11 +15,9 @@ from warren.engine_view.connections import ConnectionEnds, connection_ends
 from warren.engine_view.counters import Lengths, queue_counters
 from warren.engine_view.refs import ConsumerRef, QueueRef
 from warren.queues.activity import changed_queues
-from warren.queues.arguments import CLASSIC
-from warren.queues.delivery import Consumer
+from warren.queues.arguments import CLASSIC, STREAM
+from warren.queues.base_queue import BaseQueue
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
-from warren.queues.queue import Queue
-from warren.streams.stream import Stream
 from warren.vhosts.topology_watcher import TopologyWatcher
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -115,7 +113,7 @@ class FilledRow(msgspec.Struct, frozen=True):
     published: int
 
 
-def head_timestamp(queue: Queue) -> int | None:
+def head_timestamp(queue: BaseQueue) -> int | None:
     """Return the property timestamp of the message that is next, in s; None without, or when it is on disk only."""
     ready = queue.ready
     if queue.ready_count == 0:
@@ -138,20 +136,14 @@ def head_timestamp(queue: Queue) -> int | None:
     return decode_properties(payload, 0, len(payload)).timestamp
 
 
-def consumer_capacity(queue: Queue) -> float:
+def consumer_capacity(queue: BaseQueue) -> float:
     """Return the share of consumers that could take a message now, which stands for a share of time."""
     if not queue.consumers:
         return 0.0
     return sum(consumer.is_ready() for consumer in queue.consumers) / len(queue.consumers)
 
 
-def _active_consumer(queue: Queue) -> Consumer | None:
-    if queue.single_active:
-        return queue.active_consumer()
-    return queue.exclusive_consumer
-
-
-def queue_deliveries(queue: Queue) -> tuple[int, ...]:
+def queue_deliveries(queue: BaseQueue) -> tuple[int, ...]:
     """Return get with and without ack, deliver with and without ack, redelivered, acked, and get of nothing."""
     return (
         int(queue.got),
@@ -164,7 +156,7 @@ def queue_deliveries(queue: Queue) -> tuple[int, ...]:
     )
 
 
-def _wants_messages(queue: Queue) -> bool:
+def _wants_messages(queue: BaseQueue) -> bool:
     if queue.ready_count > 0:
         return False
     return any(consumer.priority >= 0 and consumer.is_ready() for consumer in queue.consumers)
@@ -176,14 +168,14 @@ class _GoneQueues(TopologyWatcher):
     def __init__(self, tell: Callable[[str, QueueRef], None]) -> None:
         self._tell = tell
 
-    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_deleted(self, vhost: str, queue: BaseQueue, by: str) -> None:
         self._tell(vhost, QueueRef(queue))
 
-    def queue_let_go(self, queue: Queue) -> None:
+    def queue_let_go(self, queue: BaseQueue) -> None:
         self._tell(queue.vhost_name, QueueRef(queue))
 
 
-def _key(key: Callable[[Queue], object]) -> Callable[[QueueRef], object]:
+def _key(key: Callable[[BaseQueue], object]) -> Callable[[QueueRef], object]:
     return cast("Callable[[QueueRef], object]", key)
 
 
@@ -249,16 +241,16 @@ class Queues:
         """Keep a list that the caller has sorted, if the version is still this one."""
         found = self._vhosts.get(vhost)
         if found is not None:
-            found.keep_sorted(cast("list[Queue]", queues), version)
+            found.keep_sorted(cast("list[BaseQueue]", queues), version)
 
     def consumers(self, queue: QueueRef) -> list[ConsumerRef]:
         """Return the consumers of a queue."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return cast("list[ConsumerRef]", list(queue.consumers))
 
     def changed(self, queues: list[QueueRef], start: int, stop: int, lengths: Lengths) -> list[QueueRef]:
         """Return the queues from `start` to `stop` that changed since the last call; add all lengths to `lengths`."""
-        return cast("list[QueueRef]", changed_queues(cast("list[Queue]", queues), start, stop, lengths))
+        return cast("list[QueueRef]", changed_queues(cast("list[BaseQueue]", queues), start, stop, lengths))
 
     def watch_gone(self, tell: Callable[[str, QueueRef], None]) -> None:
         """Call `tell` with vhost and queue in the moment in which a queue goes, with its counters as they were."""
@@ -273,17 +265,17 @@ class Queues:
 
     def name(self, queue: QueueRef) -> str:
         """Return the name of a queue."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return queue.name
 
     def is_gone(self, ref: QueueRef) -> bool:
         """Tell whether a queue, or its vhost, has been deleted."""
-        assert isinstance(ref, Queue)
+        assert isinstance(ref, BaseQueue)
         return ref.deleted or ref.vhost_name not in self._vhosts
 
     def is_shared(self, queue: QueueRef) -> bool:
         """Tell whether a queue is not exclusive to a connection."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return queue.owner is None
 
     def check_shared(self, queue: QueueRef) -> None:
@@ -292,7 +284,7 @@ class Queues:
         Raises:
             ChannelException: 405.
         """
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         if queue.owner is not None:
             raise self._vhosts[queue.vhost_name].locked(queue.name)
 
@@ -306,17 +298,17 @@ class Queues:
 
     def ready(self, queue: QueueRef) -> tuple[int, int]:
         """Return how many messages are ready, and the bytes of their bodies."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return int(queue.ready_count), int(queue.ready_bytes)
 
     def published(self, queue: QueueRef) -> int:
         """Return how many messages were published into a queue."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return int(queue.counts().publish)
 
     def wants_messages(self, queue: QueueRef) -> bool:
         """Tell whether a queue has no ready message, and a consumer of priority 0 or higher that could take one."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return _wants_messages(queue)
 
     def counters(self, queues: list[QueueRef]) -> list[tuple[int, ...]]:
@@ -327,7 +319,7 @@ class Queues:
 
     def declared(self, ref: QueueRef) -> QueueDeclared:
         """Return a queue without its state."""
-        assert isinstance(ref, Queue)
+        assert isinstance(ref, BaseQueue)
         queue = ref
         declared = queue.declaration
         return QueueDeclared(
@@ -342,12 +334,12 @@ class Queues:
 
     def declaration(self, queue: QueueRef) -> QueueDeclaration:
         """Return the declaration of a queue."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         return queue.declaration
 
     def row(self, ref: QueueRef) -> QueueRow:
         """Return a queue."""
-        assert isinstance(ref, Queue)
+        assert isinstance(ref, BaseQueue)
         queue = ref
         declared, policies, rules, ready, owner = (
             queue.declaration,
@@ -360,7 +352,7 @@ class Queues:
         message_bytes = int(queue.message_bytes)
         paged_out, paged_out_bytes = ready.paged_out_count(), ready.paged_out_bytes()
         persistent, persistent_bytes = queue.persistent()
-        consumer = _active_consumer(queue)
+        consumer = queue.sole_consumer()
         capacity = consumer_capacity(queue)
         return QueueRow(
             declared.name,
@@ -377,7 +369,7 @@ class Queues:
             policies.operator_policy_name(),
             policies.definition(),
             consumer.tag if consumer is not None and consumer.exclusive else None,
-            consumer.tag if consumer is not None and queue.single_active else None,
+            consumer.tag if consumer is not None and not consumer.exclusive else None,
             len(queue.consumers),
             capacity,
             capacity,
@@ -401,21 +393,21 @@ class Queues:
             connection_ends(owner) if isinstance(owner, Peer) else None,
             rules.queue_type != CLASSIC,
             int(rules.delivery_limit) if rules.is_quorum else None,
-            (queue.first_offset(), queue.next_offset()) if isinstance(queue, Stream) else None,
+            queue.offset_range(),
             counters,
         )
 
     def filled(self, ref: QueueRef) -> FilledRow | None:
         """Return a queue that has messages; None of a stream, which keeps them, and of a queue that is gone."""
-        assert isinstance(ref, Queue)
+        assert isinstance(ref, BaseQueue)
         messages = int(ref.message_count)
-        if messages == 0 or ref.deleted or isinstance(ref, Stream):
+        if messages == 0 or ref.deleted or ref.rules.queue_type == STREAM:
             return None
         return FilledRow(ref.vhost_name, ref.name, messages, len(ref.consumers), ref.paused, int(ref.counts().publish))
 
     def brief(self, ref: QueueRef) -> QueueBrief:
         """Return the little of a queue that a map shows."""
-        assert isinstance(ref, Queue)
+        assert isinstance(ref, BaseQueue)
         queue = ref
         return QueueBrief(
             queue.name,
@@ -428,8 +420,8 @@ class Queues:
 
     def maybe_deduplication(self, ref: QueueRef) -> DeduplicationRow | None:
         """Return which keys a queue remembers; None: it does not drop repetitions."""
-        assert isinstance(ref, Queue)
-        seen = None if ref.keeper is None else ref.keeper.seen
+        assert isinstance(ref, BaseQueue)
+        seen = ref.seen
         if seen is None:
             return None
         rules = ref.rules
@@ -439,23 +431,22 @@ class Queues:
 
     def oldest_keys(self, queue: QueueRef, most: int) -> list[tuple[str, int]]:
         """Return the keys that were remembered first, and until when, in ms since the epoch."""
-        assert isinstance(queue, Queue)
-        seen = None if queue.keeper is None else queue.keeper.seen
-        return [] if seen is None else list(seen.oldest(most))
+        assert isinstance(queue, BaseQueue)
+        return [] if queue.seen is None else list(queue.seen.oldest(most))
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def pause(self, queue: QueueRef, *, paused: bool) -> None:
         """Have a queue hand out nothing, or hand out messages again."""
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, BaseQueue)
         queue.pause(paused=paused)
         self._settle()
 
     def forget_keys(self, queue: QueueRef) -> None:
         """Forget all keys that a queue remembers."""
-        assert isinstance(queue, Queue)
-        if queue.keeper is not None and queue.keeper.seen is not None:
-            queue.keeper.seen.clear()
+        assert isinstance(queue, BaseQueue)
+        if queue.seen is not None:
+            queue.seen.clear()
             self._settle()
 
     # --- numbers of metrics -----------------------------------------------------------------------------------------
@@ -497,7 +488,7 @@ class Queues:
         return sum(queue.ready.paged_out_count() for queue in _queues(queues))
 
 
-def _details(queue: Queue) -> tuple[float | None, ...]:
+def _details(queue: BaseQueue) -> tuple[float | None, ...]:
     capacity = consumer_capacity(queue)
     ready, unacked, message_bytes = int(queue.ready_count), int(queue.unacked_count), int(queue.message_bytes)
     on_disk, on_disk_bytes = (queue.ready.paged_out_count(), queue.ready.paged_out_bytes()) if ready else (0, 0)
@@ -520,10 +511,10 @@ def _details(queue: Queue) -> tuple[float | None, ...]:
     )
 
 
-def _held(queue: Queue, lane: int) -> int:
+def _held(queue: BaseQueue, lane: int) -> int:
     held = queue.held(lane)
     return 0 if held is None else int(held.count)
 
 
-def _queues(refs: Iterable[QueueRef]) -> Iterable[Queue]:
-    return cast("Iterable[Queue]", refs)
+def _queues(refs: Iterable[QueueRef]) -> Iterable[BaseQueue]:
+    return cast("Iterable[BaseQueue]", refs)

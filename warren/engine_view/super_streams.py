@@ -12,10 +12,9 @@ from warren.engine_view.refs import ExchangeRef
 from warren.exchanges.exchange import SUPER_STREAM as SUPER_STREAM
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.super_stream_exchange import SUPER_STREAM_TYPE as SUPER_STREAM_TYPE
-from warren.streams.stream import Stream
 from warren.vhosts.super_streams import DIRECT as DIRECT
 from warren.vhosts.super_streams import PARTITIONS_MAX as PARTITIONS_MAX
-from warren.vhosts.super_streams import maybe_order, partition_bindings, partitions_of
+from warren.vhosts.super_streams import bound_partitions, maybe_order, partitions_of
 from warren.vhosts.virtual_host import VirtualHost
 
 
@@ -68,9 +67,7 @@ class SuperStreams:
         assert isinstance(exchange, Exchange)
         partitions: list[PartitionRow] = []
         arguments = EMPTY_TABLE
-        for binding in partition_bindings(exchange):
-            stream = binding.destination
-            assert isinstance(stream, Stream)
+        for stream, binding in bound_partitions(exchange):
             if not partitions:
                 arguments = stream.arguments
             count, first, following = int(stream.message_count), stream.first_offset(), stream.next_offset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from warren.engine_view.refs import BindingRef, ExchangeRef, QueueRef
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
-from warren.queues.queue import Queue
+from warren.queues.base_queue import BaseQueue
 from warren.vhosts.topology_watcher import TopologyWatcher
 
 
@@ -40,10 +40,10 @@ class Watcher(TopologyWatcher):
     def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
         self._listener.exchange_changed(vhost, ExchangeRef(exchange))
 
-    def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_created(self, vhost: str, queue: BaseQueue, by: str) -> None:
         self._listener.queue_changed(vhost, QueueRef(queue))
 
-    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_deleted(self, vhost: str, queue: BaseQueue, by: str) -> None:
         self._listener.queue_changed(vhost, QueueRef(queue))
 
     def binding_created(self, vhost: str, binding: Binding, by: str) -> None:

@@ -18,7 +18,7 @@ from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.engine_view.connections import channel_state
 from warren.engine_view.queues import queue_deliveries
 from warren.queues.arguments import LONG_TYPES
-from warren.queues.queue import Queue
+from warren.queues.base_queue import BaseQueue
 from warren.vhosts.topology_watcher import TopologyWatcher
 
 CHUNK: Final = 32
@@ -50,10 +50,10 @@ class GoneQueues(TopologyWatcher):
             start = 2 + place * DELIVERIES
             totals.deliveries[kind] = now[start : start + DELIVERIES]
 
-    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_deleted(self, vhost: str, queue: BaseQueue, by: str) -> None:
         _add(self.deliveries[queue.rules.queue_type], queue_deliveries(queue))
 
-    def queue_let_go(self, queue: Queue) -> None:
+    def queue_let_go(self, queue: BaseQueue) -> None:
         _add(self.deliveries[queue.rules.queue_type], queue_deliveries(queue))
 
 
@@ -83,7 +83,7 @@ class Totals:
         self.protocols: dict[str, int] = {}  # connections that have begun to log in, by protocol and version
         self.waiting_bytes = 0  # written for clients, not yet taken by the kernel
 
-    def add_queues(self, queues: Sequence[Queue]) -> None:
+    def add_queues(self, queues: Sequence[BaseQueue]) -> None:
         """Count some queues."""
         rows: dict[str, list[tuple[int, ...]]] = {kind: [] for kind in LONG_TYPES}
         for queue in queues:

@@ -29,7 +29,7 @@ from warren.queues.long_work import Steps
 from warren.queues.outcome import ACCEPTED
 
 if TYPE_CHECKING:
-    from warren.queues.queue import Queue
+    from warren.queues.base_queue import BaseQueue
 
 DELAYED_MESSAGE: Final = "x-delayed-message"
 DELAYED_TYPE: Final = "x-delayed-type"
@@ -79,7 +79,7 @@ class DelayedMessageExchange(Exchange):
         return self.inner.is_used()
 
     def maybe_bind_job(
-        self, host: ExchangeHost, queue: Queue, binding: Binding, by: str, done: Callable[[int], None]
+        self, host: ExchangeHost, queue: BaseQueue, binding: Binding, by: str, done: Callable[[int], None]
     ) -> BindJob | None:
         return self.inner.maybe_bind_job(host, queue, binding, by, done)
 

@@ -32,7 +32,7 @@ from warren.queues.long_work import Job, Steps
 
 if TYPE_CHECKING:
     from warren.exchanges.exchange_host import ExchangeHost
-    from warren.queues.queue import Queue
+    from warren.queues.base_queue import BaseQueue
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 SUPER_STREAM: Final = "x-super-stream"
@@ -135,7 +135,7 @@ class Exchange(Destination):
         return len(self.bindings) > 0
 
     def maybe_bind_job(
-        self, host: ExchangeHost, queue: Queue, binding: Binding, by: str, done: Callable[[int], None]
+        self, host: ExchangeHost, queue: BaseQueue, binding: Binding, by: str, done: Callable[[int], None]
     ) -> BindJob | None:
         """Return the job that makes `binding`, which leads to `queue`; None: the vhost makes it at once.
 

@@ -24,17 +24,16 @@ from warren.exchanges.exchange import BindJob
 from warren.exchanges.exchange_host import ExchangeHost
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.own_writes import ADDS
+from warren.queues.base_queue import BaseQueue
 from warren.queues.dead_letter import is_letter_of
 from warren.queues.delay import negate_delay
 from warren.queues.long_work import Steps
 from warren.queues.origin import BROKER
-from warren.queues.queue import Queue
 
 if TYPE_CHECKING:
     from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 
-MESSAGE_STEPS: Final = 2
-KEPT_STEPS: Final = 4  # where the queue has rules
+MESSAGE_STEPS: Final = 2  # at least
 # How many messages that were published since their last turn all binds to an exchange may bring beyond their share: as
 # many as a turn has units of work.
 PAID_MAX: Final = 16384
@@ -58,7 +57,7 @@ class HistoryBind(BindJob):
         self,
         host: ExchangeHost,
         history: RecentHistoryExchange,
-        queue: Queue,
+        queue: BaseQueue,
         binding: Binding,
         by: str,
         done: Callable[[int], None],
@@ -119,7 +118,7 @@ class HistoryBind(BindJob):
             if paid > 0:
                 paid -= 1
             elif steps.left > 0:
-                steps.left -= MESSAGE_STEPS if self._queue.keeper is None else KEPT_STEPS
+                steps.left -= max(MESSAGE_STEPS, self._queue.publish_steps())
                 steps.wrote(self._next.size)
             else:
                 return False
@@ -142,7 +141,7 @@ class HistoryBind(BindJob):
         return True
 
 
-def _give(queue: Queue, message: Message, now_ms: i64) -> None:
+def _give(queue: BaseQueue, message: Message, now_ms: i64) -> None:
     """Hand `queue` a message that was published before it was bound, or have the message held until it is due.
 
     The queue does not get its own dead letters, as it would not if it were bound: else a queue that drops its messages,

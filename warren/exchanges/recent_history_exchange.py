@@ -34,7 +34,7 @@ from warren.queues.long_work import Steps
 from warren.queues.outcome import ACCEPTED
 
 if TYPE_CHECKING:
-    from warren.queues.queue import Queue
+    from warren.queues.base_queue import BaseQueue
 
 HISTORY_LENGTH: Final = "x-recent-history-length"
 NO_STORE: Final = "x-recent-history-no-store"
@@ -94,7 +94,7 @@ class RecentHistoryExchange(Exchange):
         return len(self.bindings) > 0 or len(self.pending) > 0
 
     def maybe_bind_job(
-        self, host: ExchangeHost, queue: Queue, binding: Binding, by: str, done: Callable[[int], None]
+        self, host: ExchangeHost, queue: BaseQueue, binding: Binding, by: str, done: Callable[[int], None]
     ) -> BindJob | None:
         source = binding.source
         source.check_binding(binding.routing_key, binding.arguments)

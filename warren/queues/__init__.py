@@ -2,6 +2,7 @@
 
 The core, and its parts:
 
+    base_queue          what all kinds of queues have, and are asked
     queue               publish, deliver, settle, return: the core
     ready_messages      messages waiting for a consumer      backlog      those never delivered, in memory or on disk
     returned_messages   those that came back                 lanes, held_lanes, held_messages    held messages

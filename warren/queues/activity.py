@@ -10,7 +10,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.queues.queue import Queue
+from warren.queues.base_queue import BaseQueue
 
 # Any odd number: if one counter goes up while another goes down, the sum still changes.
 MIX: Final = 1_000_003
@@ -25,13 +25,13 @@ class Lengths:
         self.unacked: i64 = 0
 
 
-def changed_queues(queues: list[Queue], start: i64, stop: i64, lengths: Lengths) -> list[Queue]:
+def changed_queues(queues: list[BaseQueue], start: i64, stop: i64, lengths: Lengths) -> list[BaseQueue]:
     """Return those from `start` to `stop` in which a counter has changed since the last call.
 
     The messages in all of them are added to `lengths`. A queue that is seen for the first time counts as changed; a
     deleted one is left out.
     """
-    changed: list[Queue] = []
+    changed: list[BaseQueue] = []
     for at in range(start, min(stop, i64(len(queues)))):
         queue = queues[at]
         if queue.deleted:

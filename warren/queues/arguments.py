@@ -29,7 +29,7 @@ from warren.amqp.inequivalence import check_argument, check_flag
 from warren.amqp.numbers import LONG_MAX, TIME_MAX_MS, number_text
 
 if TYPE_CHECKING:
-    from warren.queues.queue import Queue
+    from warren.queues.base_queue import BaseQueue
 
 DEDUP_KEYS_MAX: Final = 10_000_000  # they are in memory
 AGE_MAX_MS: Final = 1 << 53  # 285,000 years
@@ -288,7 +288,7 @@ class QueueArguments:
             del self.values[key]
 
     @staticmethod
-    def check_equivalent(queue: Queue, declaration: QueueDeclaration) -> None:
+    def check_equivalent(queue: BaseQueue, declaration: QueueDeclaration) -> None:
         """Check a redeclaration of `queue`; whether both are exclusive is asked before.
 
         Raises:

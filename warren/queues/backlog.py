@@ -131,6 +131,10 @@ class Backlog(IndexOwner):
         self._loading_to: i64 = 0
         self._waits_for_disk: bool = False
 
+    def call_when_loaded(self, on_loaded: Callable[[int, int], None]) -> None:
+        """Have `on_loaded` told from now on when messages were read from disk."""
+        self._on_loaded = on_loaded
+
     # --- in and out -----------------------------------------------------------------------------------------------
 
     def skip_number(self) -> i64:

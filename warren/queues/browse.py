@@ -26,9 +26,9 @@ from mypy_extensions import i64
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.backlog import Backlog
+from warren.queues.base_queue import BaseQueue
 from warren.queues.fetch import Fetch
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
-from warren.queues.queue import Queue
 
 READ_BYTES_MAX: Final = 8 << 20
 # How many messages in memory, or pages of an index, one look passes over.
@@ -71,7 +71,7 @@ class Cursor:
 Told = Callable[[list[Seen]], None]
 
 
-def look(queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
+def look(queue: BaseQueue, cursor: Cursor, most: int, told: Told) -> None:
     """Tell the next messages, `most` at most, and move the cursor: at once, or when they have been read.
 
     A cursor must not be used for two looks at once. A queue that is deleted during the read tells nothing, at the end.
@@ -117,7 +117,7 @@ def look(queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
 class _SealedTold:
     """Tells the messages that a look sees in the sealed part of a stream."""
 
-    def __init__(self, queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
+    def __init__(self, queue: BaseQueue, cursor: Cursor, most: int, told: Told) -> None:
         self._queue = queue
         self._cursor = cursor
         self._most = most
@@ -135,7 +135,7 @@ class _SealedTold:
         self._told([Seen(number, message, False) for number, message in messages[skipped:]])
 
 
-def _look_at_returned(queue: Queue, cursor: Cursor, passes: i64, most: int, found: list[Seen]) -> i64:
+def _look_at_returned(queue: BaseQueue, cursor: Cursor, passes: i64, most: int, found: list[Seen]) -> i64:
     """Continue in the returned messages of a lane; return how many were looked at."""
     wanted: i64 = most - len(found) + cursor.skip
     if wanted > passes:
@@ -207,7 +207,7 @@ def _skip_on_disk(backlog: Backlog, cursor: Cursor, end: i64, passes: i64) -> i6
     return passed
 
 
-def _look_at_disk(queue: Queue, backlog: Backlog, cursor: Cursor, most: int, told: Told) -> bool:
+def _look_at_disk(queue: BaseQueue, backlog: Backlog, cursor: Cursor, most: int, told: Told) -> bool:
     """Continue in the middle; True when a read is under way, and will be told."""
     index = backlog.index
     assert index is not None
@@ -223,7 +223,7 @@ class _DiskLook(Fetch):
 
     def __init__(
         self,
-        queue: Queue,
+        queue: BaseQueue,
         backlog: Backlog,
         index: QueueIndex,
         numbers: list[int],
@@ -273,13 +273,13 @@ class _DiskLook(Fetch):
 # --- taking out -------------------------------------------------------------------------------------------------------
 
 
-def still_waits(queue: Queue, seen: Seen) -> bool:
+def still_waits(queue: BaseQueue, seen: Seen) -> bool:
     """Tell whether a message that a look has told in this call still waits where it was."""
     ready = queue.ready
     return not queue.deleted and (ready.maybe_waiting(seen.place) is not None or ready.is_on_disk(seen.place))
 
 
-def settle_seen(queue: Queue, seen: Seen) -> None:
+def settle_seen(queue: BaseQueue, seen: Seen) -> None:
     """Take a message out and forget it; `still_waits` has said that it is there."""
     ready = queue.ready
     if ready.maybe_take_out(seen.place) is None:

@@ -25,14 +25,14 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.amqp.declarations import QueueDeclaration
-from warren.amqp.errors import ACCESS_REFUSED, ChannelException
+from warren.amqp.errors import ACCESS_REFUSED, AmqpError, ChannelException
 from warren.amqp.field_table import decode_table, encode_table
 from warren.amqp.properties import expiration_ms_of, is_persistent
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
+from warren.queues.base_queue import BaseQueue
 from warren.queues.dead_letter import REJECTED
-from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 from warren.queues.offset_backlog import OffsetBacklog
 from warren.queues.offset_queue import OffsetQueue, OffsetRead
@@ -165,7 +165,7 @@ class ClaimQueue(OffsetQueue):
     """The claims of one drain. ``arguments`` is the encoded table of its declaration: see `claims_arguments`."""
 
     def __init__(
-        self, declaration: QueueDeclaration, runnable: list[Queue], host: QueueHost, store_id: int = 0
+        self, declaration: QueueDeclaration, runnable: list[BaseQueue], host: QueueHost, store_id: int = 0
     ) -> None:
         self.messages = ClaimBacklog(host.log)
         super().__init__(declaration, runnable, host, store_id, self.messages, knows_deliveries=True)
@@ -177,12 +177,7 @@ class ClaimQueue(OffsetQueue):
         self._first_is_known: bool = True  # see (5)
 
     def restore(self, index: QueueIndex, clean: bool) -> None:
-        """Take over the claims that recovery found."""
-        if index.lane:
-            super().restore(index, clean)
-            return
-        self.ready.restore(index, clean)
-        self.messages.delivered_before = 0  # claims know that themselves
+        super().restore(index, clean)
         self._first_is_known = index.live_count == 0
 
     def find_first(self, told: Callable[[int], None]) -> None:
@@ -365,12 +360,6 @@ class ClaimQueue(OffsetQueue):
 
     # --- what claim queues do not do ------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """Do nothing: nobody consumes claims."""
-
-    def drain(self) -> None:
-        """Do nothing: nobody consumes claims."""
-
     def publish(self, message: Message) -> i64:
         """Refuse a publish."""
         self.refused += 1
@@ -387,45 +376,27 @@ class ClaimQueue(OffsetQueue):
         return self.accept(message, origin)
 
     def may_refuse(self) -> bool:
-        """Return True: it refuses all publishes."""
         return True
 
     def has_space_for(self, count: i64, body_bytes: i64) -> bool:
-        """Return False: a claim queue never has room."""
         return False
 
-    def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
-        """Refuse.
+    def origin_name(self) -> str:
+        return self.source_name
 
-        Raises:
-            ChannelException: 403.
-        """
-        raise self.refusal()
+    def check_deletable(self) -> None:
+        if self.ready_count:
+            raise self.refusal("queue.delete")  # only the drain has these messages
 
-    def purge(self) -> int:
-        """Refuse: a drain may be reading the claims.
+    def check_bindable(self) -> None:
+        raise self.refusal("queue.bind")
 
-        Raises:
-            ChannelException: 403.
-        """
-        raise self.refusal()
-
-    def add_consumer(self, consumer: Consumer) -> None:
-        """Refuse.
-
-        Raises:
-            ChannelException: 403.
-        """
-        raise self.refusal()
-
-    def refusal(self) -> ChannelException:
-        """Return the refusal of client operations on the queue."""
+    def refusal(self, what: str) -> AmqpError:
         text = f"queue '{self.name}' in vhost '{self.vhost_name}' holds the claims of a drain"
         return ChannelException(ACCESS_REFUSED, text)
 
     def check_invariants(self) -> None:
-        """Assert what the module header says. For tests."""
-        self.ready.check_invariants()
+        super().check_invariants()
         messages = self.messages
         assert self.unacked_count == 0 and not self.consumers
         assert messages.first <= messages.synced_to() <= messages.next_number
@@ -499,7 +470,7 @@ def _is_acknowledged(message: Message, verdict: Verdict) -> bool:
 # --- marks ------------------------------------------------------------------------------------------------------------
 
 
-def mark_of(queue: Queue) -> int:
+def mark_of(queue: BaseQueue) -> int:
     """Return a mark of the current end of `queue`: its identity, and the next number of each lane."""
     mark = _identity(queue)
     shift = _IDENTITY_BITS
@@ -511,7 +482,7 @@ def mark_of(queue: Queue) -> int:
     return mark
 
 
-def ends_of(queue: Queue, mark: int) -> list[int]:
+def ends_of(queue: BaseQueue, mark: int) -> list[int]:
     """Return for each lane the number up to which messages came before `mark`; 0 if the mark is of another queue."""
     lanes = queue.ready.lane_count()
     if mark & ((1 << _IDENTITY_BITS) - 1) != _identity(queue):
@@ -520,5 +491,5 @@ def ends_of(queue: Queue, mark: int) -> list[int]:
     return [(numbers >> (LANE_SHIFT * lane)) & NUMBER_MASK for lane in range(lanes)]
 
 
-def _identity(queue: Queue) -> int:
+def _identity(queue: BaseQueue) -> int:
     return queue.store_id if queue.durable else 0

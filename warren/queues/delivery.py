@@ -36,7 +36,7 @@ from warren.queues.content_frames import LARGE_MIN_BYTES, ContentFrames
 from warren.queues.turns import Line, Turns, Waiter
 
 if TYPE_CHECKING:
-    from warren.queues.queue import Queue
+    from warren.queues.base_queue import BaseQueue
     from warren.queues.receiver import Receiver
     from warren.queues.selective import Search
 
@@ -68,7 +68,7 @@ class Consumer(Waiter):
     def __init__(
         self,
         ledger: DeliveryLedger,
-        queue: Queue,
+        queue: BaseQueue,
         tag: str,
         no_ack: bool,
         exclusive: bool,
@@ -204,7 +204,7 @@ class Delivery:
     __slots__ = ("consumer", "message", "queue", "sequence_number", "tag")
 
     def __init__(
-        self, tag: i64, message: Message, queue: Queue, sequence_number: i64, consumer: Consumer | None
+        self, tag: i64, message: Message, queue: BaseQueue, sequence_number: i64, consumer: Consumer | None
     ) -> None:
         self.tag: i64 = tag
         self.message = message
@@ -293,7 +293,7 @@ class DeliveryLedger(Waiter):
         self.write_content(message)
 
     def get(
-        self, queue: Queue, message: Message, sequence_number: i64, redelivered: bool, no_ack: bool, left: i64
+        self, queue: BaseQueue, message: Message, sequence_number: i64, redelivered: bool, no_ack: bool, left: i64
     ) -> None:
         """Answer basic.get; `left` is the number of ready messages after this one."""
         tag: i64 = self.next_tag
@@ -409,7 +409,7 @@ class DeliveryLedger(Waiter):
         """
         before: i64 = self.unacked_count
         end: i64 = before - most
-        last: Queue | None = None
+        last: BaseQueue | None = None
         delivery: Delivery | None = None
         while self.unacked_count > end:
             delivery = self._take_oldest(tag)
@@ -711,7 +711,7 @@ class DeliveryLedger(Waiter):
         oldest: i64 = self._oldest_tag()
         return oldest == 0 or oldest >= tag
 
-    def outstanding_of(self, queue: Queue) -> list[Delivery]:
+    def outstanding_of(self, queue: BaseQueue) -> list[Delivery]:
         """Return the unanswered deliveries of a queue, in the order of their tags."""
         entries = [*[self._stragglers[tag] for tag in sorted(self._stragglers)], *self._entries]
         return [entry for entry in entries if entry is not None and entry.queue is queue]

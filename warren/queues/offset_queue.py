@@ -1,4 +1,4 @@
-"""A queue whose messages are read by offset, by any reader and any number of times: a stream, a claim queue.
+"""A queue whose messages stay and are read by offset, any number of times: a stream, a claim queue.
 
     OffsetQueue  <-- damage --  OffsetRead  -->  messages of a range, from the log
          |
@@ -9,6 +9,8 @@
 2. It belongs to no connection and is durable, and everything in it is stored.
 3. Its lineage tells which life of the store has written which offsets. A life is entered with the first message that it
    appends, in one frame of the log.
+
+4. A reader takes nothing out, so deliveries wait for their answers and are among the ready messages, too.
 
 The subclass decides who may read, and removes messages at the beginning.
 """
@@ -23,15 +25,15 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.msgstore.log.epoch_table import NO_LIFE
 from warren.msgstore.log.lineage import NOT_HERE, ON_PATH, Lineage
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
+from warren.queues.base_queue import BaseQueue
 from warren.queues.fetch import Fetch
 from warren.queues.offset_backlog import OffsetBacklog
-from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 
 _LINEAGE: Final = "lineage of "  # the number of the queue in the log
 
 
-class OffsetQueue(Queue):
+class OffsetQueue(BaseQueue):
     """A queue with offsets, which keeps its messages in ``offsets``.
 
     `knows_deliveries`: a message says itself whether it was delivered before.
@@ -40,7 +42,7 @@ class OffsetQueue(Queue):
     def __init__(
         self,
         declaration: QueueDeclaration,
-        runnable: list[Queue],
+        runnable: list[BaseQueue],
         host: QueueHost,
         store_id: int,
         offsets: OffsetBacklog,
@@ -48,12 +50,29 @@ class OffsetQueue(Queue):
         knows_deliveries: bool,
     ) -> None:
         assert declaration.durable and not declaration.exclusive
-        super().__init__(declaration, None, runnable, host, store_id)
+        super().__init__(declaration, None, runnable, host, store_id, offsets)
         self.offsets = offsets
         self.knows_deliveries: bool = knows_deliveries
-        self.ready.keep_in(offsets)
         self.is_life_noted: bool = False  # this life is in the lineage, or cannot be entered
         self._life_first: i64 = -1  # the first offset of this life, -1 before it
+
+    @property
+    def message_count(self) -> i64:
+        """The number of messages, unacked ones included."""
+        return self.ready.count
+
+    @property
+    def message_bytes(self) -> i64:
+        """The bodies of all messages."""
+        return self.ready.body_bytes
+
+    def persistent(self) -> tuple[int, int]:
+        """Return how many messages there are, and their bodies: all are stored."""
+        return int(self.ready.count), int(self.ready.body_bytes)
+
+    def restore(self, index: QueueIndex, clean: bool) -> None:
+        super().restore(index, clean)
+        self.offsets.delivered_before = 0  # every delivery may have been made before, or the messages know it
 
     def first_offset(self) -> int:
         """Return the offset of the oldest message, or of the next to come."""
@@ -104,13 +123,8 @@ class OffsetQueue(Queue):
         return f"{_LINEAGE}{int(self.store_id)}"
 
     def close(self) -> None:
-        """Release everything: the queue is deleted."""
         super().close()
         self._host.forget(self._lineage_name())
-
-    def is_ready_to_get(self) -> bool:
-        """Return True: `get` refuses at once."""
-        return True
 
     def page_damaged(self, page: IndexPage) -> None:
         """Report an index page that cannot be read, and so none of its messages can."""

@@ -31,22 +31,23 @@ from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.arguments import QueueArguments
+from warren.queues.backlog import Backlog, nobody_waits
+from warren.queues.base_queue import BaseQueue
 from warren.queues.commit_gate import CommitGate
 from warren.queues.consumer_groups import NOBODY, ConsumerGroups
-from warren.queues.counters import DeathCounts, MessageCounts
+from warren.queues.counters import DeathCounts
 from warren.queues.dead_letter import REJECTED
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.dispatch import DRAIN_BUDGET
-from warren.queues.effective_policy import NO_POLICY, EffectivePolicy
+from warren.queues.effective_policy import EffectivePolicy
 from warren.queues.held_lanes import HeldLane
 from warren.queues.lanes import HELD_FROM, UNDELIVERED
 from warren.queues.origin import CHANNEL, PROMISED, RELEASED
 from warren.queues.outcome import ACCEPTED
 from warren.queues.queue_host import QueueHost
-from warren.queues.ready_messages import ReadyMessages
-from warren.queues.receiver import RULED_STEPS, Receiver
+from warren.queues.receiver import RULED_STEPS
 from warren.queues.rule_keeper import RuleKeeper
-from warren.queues.rules import DROP_HEAD, PLAIN_RULES, QueueRules
+from warren.queues.rules import DROP_HEAD, QueueRules
 from warren.queues.selection import Selection
 from warren.queues.selective import Selective
 
@@ -54,104 +55,31 @@ from warren.queues.selective import Selective
 PASSED_OVER_PER_MESSAGE: Final = 32
 
 
-class Queue(Receiver):
-    """A queue. `owner` is the connection of an exclusive one, `store_id` its name in the log."""
+class Queue(BaseQueue):
+    """A queue from which messages leave with their acknowledgement; see `BaseQueue`."""
 
     def __init__(
         self,
         declaration: QueueDeclaration,
         owner: object | None,
-        runnable: list[Queue],
+        runnable: list[BaseQueue],
         host: QueueHost,
         store_id: int = 0,
     ) -> None:
-        super().__init__(declaration.name)
-        self.is_queue = True
-        self.vhost_name = host.name
-        self.durable = declaration.durable
-        self.stores = self.durable
-        self.auto_delete: bool = declaration.auto_delete
-        self.owner = owner
-        self.arguments = declaration.arguments  # an encoded table
-        self.single_active: bool = False
-
-        self.ready = ReadyMessages(host.log, host.name, self.name, self.durable, store_id, self._loaded)
-        self.unacked_count: i64 = 0
-        self.unacked_bytes: i64 = 0  # of their bodies
-        # Counts (`queues.counters`).
-        self.published: i64 = 0  # taken, from any source
-        self.not_by_channels: i64 = 0  # of those: dead letters, released or remembered messages, the broker's own
-        self.refused: i64 = 0  # published by channels and not taken: too much, or a repetition
-        self.delivered: i64 = 0
-        self.delivered_no_ack: i64 = 0
-        self.got: i64 = 0
-        self.got_no_ack: i64 = 0
-        self.got_empty: i64 = 0
-        self.redelivered: i64 = 0
-        self.acked: i64 = 0
+        super().__init__(declaration, owner, runnable, host, store_id, Backlog(host.log, nobody_waits))
         self.deaths: DeathCounts | None = None  # None: nothing has died
-        self.seen_activity: i64 = -1  # of `queues.activity`
-
-        self.consumers: dict[Consumer, None] = {}  # in registration order
         self.exclusive_consumer: Consumer | None = None  # then there is no other one
         self._groups = NOBODY  # the queue's own from the first consumer on
         self.is_hungry: bool = False
         self.is_search_long: bool = False  # many are passed over in a search: only `drain` looks for a consumer
-        self.is_scheduled: bool = False
-        self._runnable = runnable
-        self.parsed: QueueArguments | None = None  # None: a reply queue
-        self.rules = PLAIN_RULES
-        self.policies: EffectivePolicy = NO_POLICY  # those whose settings are in the rules
         self.keeper: RuleKeeper | None = None
         self.gate: CommitGate | None = None  # None: messages are ready when they come; else there is a keeper
-        self.paused: bool = False
         self.is_recovering: bool = False  # recovered messages wait for the first commit of this life
-        self.is_shut: bool = False  # for one of these two reasons
+        self.is_shut: bool = False  # paused or recovering
         self._restrained: bool = False  # shut, or with a limit of unacked messages, or being given some back
         self._returning: int = 0  # how many channels are giving messages back, step by step
-        self._host = host
-        self._log = host.log
         self._load_waiters: list[Callable[[], None]] | None = None  # None: nobody waits
-
-    @property
-    def declaration(self) -> QueueDeclaration:
-        """The declaration of a queue like this one."""
-        return QueueDeclaration(
-            self.name,
-            durable=self.durable,
-            exclusive=self.owner is not None,
-            auto_delete=self.auto_delete,
-            arguments=self.arguments,
-        )
-
-    @property
-    def ready_count(self) -> i64:
-        """The number of ready messages, with those that are not committed yet."""
-        return self.ready.count + self.ready.uncommitted_count
-
-    @property
-    def message_count(self) -> i64:
-        """The number of messages, ready or unacked."""
-        return self.ready.count + self.ready.uncommitted_count + self.unacked_count
-
-    @property
-    def ready_bytes(self) -> i64:
-        """Their bodies."""
-        return self.ready.body_bytes + self.ready.uncommitted_bytes
-
-    @property
-    def message_bytes(self) -> i64:
-        """The bodies of all messages, ready or unacked."""
-        return self.ready.body_bytes + self.ready.uncommitted_bytes + self.unacked_bytes
-
-    def persistent(self) -> tuple[int, int]:
-        """Return how many messages are stored and survive a restart, ready or unacked, and their bodies in bytes."""
-        return self.ready.persistent()
-
-    @property
-    def store_id(self) -> int:
-        """Its name in the log, 0 until it is needed."""
-        return self.ready.store_id
+        self.ready.call_when_loaded(self._loaded)
 
     # --- in -------------------------------------------------------------------------------------------------------
 
@@ -200,8 +128,8 @@ class Queue(Receiver):
             return ACCEPTED
         return keeper.publish(message, origin)
 
-    def hold(self, message: Message, until_ms: i64, origin: i64) -> i64:
-        return self.need_keeper().hold(message, until_ms, origin)
+    def _delay(self, message: Message, until_ms: i64) -> None:
+        self.need_keeper().hold(message, until_ms)
 
     def released(self) -> None:
         """Continue after messages have become ready."""
@@ -212,66 +140,52 @@ class Queue(Receiver):
         return 1 if self.keeper is None else RULED_STEPS
 
     def counts_deliveries(self) -> bool:
-        """Tell whether its messages say how often a delivery of them has failed."""
         keeper = self.keeper
         return keeper is not None and keeper.retries.counts
 
     def may_refuse(self) -> bool:
-        """Tell whether it refuses publishes when it is full."""
         rules = self.rules
         return rules.overflow != DROP_HEAD and (rules.max_length >= 0 or rules.max_length_bytes >= 0)
 
     def has_space_for(self, count: i64, body_bytes: i64) -> bool:
-        """Tell whether `count` more messages with `body_bytes` bytes would fit if consumers took none."""
         return self.need_keeper().length.has_space_for(count, body_bytes)
 
     def promise(self, count: i64, body_bytes: i64) -> None:
-        """Reserve room for the messages of a commit (origin `PROMISED`), until they come, or until `void_promise`."""
         self.need_keeper().length.promise(count, body_bytes)
 
     def void_promise(self) -> None:
-        """Cancel the room reserved for a commit."""
         keeper = self.keeper
         if keeper is not None:
             keeper.length.void_promise()
 
-    def owns(self, index: QueueIndex) -> bool:
-        """Tell whether an index with our name is of a lane of this queue.
-
-        An index that is older than the queue is not: a crash came after an earlier declaration of the name, before its
-        row was stored.
-        """
-        if index.queue_id < self.store_id:
-            return False
-        lane: i64 = index.lane
-        keeper = self.keeper
-        if keeper is not None and keeper.seen is not None and keeper.seen.lacks(lane):
-            return True
-        return HELD_FROM <= lane <= UNDELIVERED or lane < self.ready.lane_count()
+    def has_lane(self, lane: i64) -> bool:
+        return HELD_FROM <= lane <= UNDELIVERED or super().has_lane(lane)
 
     def restore(self, index: QueueIndex, clean: bool) -> None:
-        """Take over the messages that recovery found; after an unclean stop any of them may have been delivered."""
-        if index.lane >= HELD_FROM:
-            self.need_keeper().restore_lane(index, clean)
+        if HELD_FROM <= index.lane <= UNDELIVERED:
+            self.need_keeper().lanes.restore(index, clean=clean)
             return
-        self.ready.restore(index, clean)
+        super().restore(index, clean)
+        if index.lane >= HELD_FROM:
+            return
         if index.has_expiring or self.keeper is not None:
             self.need_keeper().restored(index)
         if self.gate is not None and self._log.is_replicated:
             self.gate.await_first_commit()
 
     def held(self, lane: int) -> HeldLane | None:
-        """Return a lane of held messages (`queues.lanes`): DELAYED, PARKED, UNDELIVERED; None if it was never used."""
         keeper = self.keeper
         return None if keeper is None else keeper.lanes.lane_of(lane)
 
-    def may_page_out(self) -> bool:
-        """Tell whether `page_out` may find something in memory."""
+    def is_expired(self, message: Message) -> bool:
         keeper = self.keeper
-        return self.ready.count > 0 or (keeper is not None and keeper.lanes.holds_in_memory())
+        return keeper is not None and keeper.expiry.is_expired(message)
+
+    def may_page_out(self) -> bool:
+        keeper = self.keeper
+        return super().may_page_out() or (keeper is not None and keeper.lanes.holds_in_memory())
 
     def page_out(self) -> None:
-        """Have waiting messages stored and forgotten, transient or not: memory is short."""
         if self.deleted or self.rules.memory_only:
             return
         keeper = self.keeper
@@ -282,13 +196,8 @@ class Queue(Receiver):
     # --- back -----------------------------------------------------------------------------------------------------
 
     def requeue(self, delivery: Delivery, *, failed: bool = True, delay_ms: int = -1) -> None:
-        """Put a delivery back to its place, or do what the rules say. The caller wakes the queue when all are back.
-
-        `failed`: it counts towards a delivery limit. `delay_ms`: the delay that the consumer asks for, negative: none.
-        """
         if self.deleted:
-            self.unacked_count -= 1
-            self.unacked_bytes -= delivery.message.body_bytes
+            self._answered(delivery)
             return
         keeper = self.keeper
         if keeper is not None:
@@ -306,7 +215,6 @@ class Queue(Receiver):
             keeper.length.keep()
 
     def settle(self, delivery: Delivery) -> None:
-        """Forget an acknowledged delivery."""
         self.unacked_count -= 1
         self.unacked_bytes -= delivery.message.body_bytes
         self.acked += 1
@@ -318,14 +226,12 @@ class Queue(Receiver):
             ready.settle(delivery.message, delivery.sequence_number)
 
     def touch(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
-        """Give a delivery its visibility timeout again, if it has one."""
         consumer = delivery.consumer
         visible_ms: i64 = self.rules.visibility_timeout_ms if consumer is None else consumer.visibility_ms
         if visible_ms > 0 and not self.deleted:
             self.need_keeper().timeouts().touch(ledger, delivery.tag, visible_ms)
 
     def reject(self, delivery: Delivery) -> None:
-        """Forget a delivery that its consumer does not want, or dead-letter it."""
         keeper = self.keeper
         if keeper is not None and not self.deleted:
             self.unacked_gone(delivery)
@@ -349,19 +255,16 @@ class Queue(Receiver):
 
     def unacked_gone(self, delivery: Delivery) -> None:
         """Note that a delivery is no longer out. The caller settles it."""
-        self.unacked_count -= 1
-        self.unacked_bytes -= delivery.message.body_bytes
+        self._answered(delivery)
         keeper = self.keeper
         if keeper is not None:
             keeper.dispatch.settled(delivery.message, delivery.sequence_number)
 
     def begin_return(self) -> None:
-        """Deliver nothing until `end_return`: returned messages must have their places before others leave."""
         self._returning += 1
         self._restrained = True
 
     def end_return(self) -> None:
-        """Note that one channel has returned all its messages."""
         if self.deleted:
             return
         self._returning -= 1
@@ -370,18 +273,23 @@ class Queue(Receiver):
         if self._load_waiters and not self._returning:
             self._loaded(0, 0)
 
-    def replace(self, delivery: Delivery, message: Message) -> None:
-        """Have `message`, which has the same body, stand for the delivery from now on, on disk as well."""
+    def rewrites(self, delay_ms: i64) -> bool:
+        keeper = self.keeper
+        return keeper is not None and (keeper.retries.counts or delay_ms > 0)
+
+    def replace(self, delivery: Delivery, message: Message) -> bool:
+        if self.deleted:
+            return False
         place: i64 = delivery.sequence_number
         self.ready.replace(delivery.message, place)
         if message.persistent and self.stores:
             self.ready.store(message, place)
         delivery.message = message
+        return True
 
     # --- out ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Note that a consumer may be able to take a message again."""
         self.is_hungry = True
         if self.ready.count > 0 and not self.is_scheduled:
             self.is_scheduled = True
@@ -398,7 +306,6 @@ class Queue(Receiver):
         self._hand_out_ready()
 
     def serve(self, consumer: Consumer) -> None:
-        """Deliver to `consumer`, whose turn it is on its channel or connection, while it has room."""
         if self.deleted:
             return
         hungry = self.is_hungry
@@ -487,7 +394,6 @@ class Queue(Receiver):
         self._load_waiters.append(waiter)
 
     def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
-        """Answer basic.get through `ledger` with the next message; False when it is empty. See `is_ready_to_get`."""
         if self._get(ledger, no_ack):
             return True
         self.got_empty += 1
@@ -546,11 +452,9 @@ class Queue(Receiver):
                 waiter()
 
     def took_out(self) -> None:
-        """Continue after a fetched message was taken out: the next one may be in memory now."""
-        self._loaded(0, 0)
+        self._loaded(0, 0)  # the next one may be in memory now
 
     def purge(self) -> int:
-        """Drop all ready messages and return their number."""
         count = int(self.ready_count)
         self.ready.purge()
         if self.gate is not None:
@@ -559,10 +463,8 @@ class Queue(Receiver):
         return count
 
     def close(self) -> None:
-        """Release everything: the queue is deleted. Unacked deliveries are forgotten when they come back."""
         self.deleted = True
         self._returning = 0
-        self.consumers = {}
         self.exclusive_consumer = None
         if self._groups is not NOBODY:
             self._groups.clear()
@@ -574,7 +476,7 @@ class Queue(Receiver):
         if self.gate is not None:
             self.gate.close()
             self.gate = None
-        self.ready.close()
+        super().close()
         if keeper is not None:
             keeper.close()
             self.keeper = None
@@ -591,17 +493,20 @@ class Queue(Receiver):
         return keeper
 
     def used(self) -> None:
-        """Restart the expiry of the queue: it was used."""
         if self.keeper is not None:
             self.keeper.used()
+
+    def set_up(self, parsed: QueueArguments, policies: EffectivePolicy, rules: QueueRules) -> None:
+        if rules.max_priority > 0:
+            self.make_lanes(int(rules.max_priority))
+        super().set_up(parsed, policies, rules)
 
     def make_lanes(self, max_priority: int) -> None:
         """Make this a priority queue; it is new."""
         self.ready.make_lanes(max_priority + 1)
 
     def apply_rules(self, rules: QueueRules) -> None:
-        """Follow other rules from now on: of the declaration, or because a policy came or went."""
-        self.rules = rules
+        super().apply_rules(rules)
         self.stores = self.durable and not rules.memory_only
         self._restrain()
         if rules.is_plain and self.keeper is None:
@@ -647,11 +552,8 @@ class Queue(Receiver):
         consumer.has_time_limit = not consumer.no_ack and (consumer.visibility_ms > 0 or consumer.timeout_ms > 0)
 
     def pause(self, *, paused: bool) -> None:
-        """Deliver nothing until resumed; publishing continues."""
-        self.paused = paused
+        super().pause(paused=paused)
         self.shut()
-        if not paused:
-            self.wake()
 
     def shut(self) -> None:
         """Give out nothing while there is a reason. Code that removes one wakes the queue."""
@@ -670,19 +572,6 @@ class Queue(Receiver):
             return True
         return False
 
-    def counts(self) -> MessageCounts:
-        """Return the counts of messages here."""
-        counts = MessageCounts()
-        counts.publish = self.published - self.not_by_channels + self.refused
-        counts.deliver = self.delivered
-        counts.deliver_no_ack = self.delivered_no_ack
-        counts.get = self.got
-        counts.get_no_ack = self.got_no_ack
-        counts.get_empty = self.got_empty
-        counts.redeliver = self.redelivered
-        counts.ack = self.acked
-        return counts
-
     # --- consumers ------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
@@ -694,7 +583,8 @@ class Queue(Receiver):
         if self.rules.is_quorum:
             consumer.exclusive = False  # like RabbitMQ: quorum queues do not support it
         taken = self.exclusive_consumer is not None or (consumer.exclusive and len(self.consumers) > 0)
-        if taken or (consumer.exclusive and self.single_active):
+        single_active = self.rules.single_active
+        if taken or (consumer.exclusive and single_active):
             text = f"queue '{self.name}' in vhost '{self.vhost_name}' in exclusive use"
             raise ChannelException(ACCESS_REFUSED, text)
         self.consumers[consumer] = None
@@ -703,7 +593,7 @@ class Queue(Receiver):
         self._fit(consumer)
         if self._groups is NOBODY:
             self._groups = ConsumerGroups()
-        self._groups.add(consumer, self.single_active)
+        self._groups.add(consumer, single_active)
         self.wake()
 
     def select(self, consumer: Consumer, selection: Selection) -> None:
@@ -716,7 +606,6 @@ class Queue(Receiver):
         dispatch.add(consumer, selection)
 
     def why_not_selected(self) -> str:
-        """Return why consumers of this queue cannot select messages, "": they can."""
         if self.rules.key_shared:
             return f"queue '{self.name}' shares keys, and hands out what is next of a key"
         if self.rules.memory_only:
@@ -724,7 +613,6 @@ class Queue(Receiver):
         return ""
 
     def selective_count(self) -> int:
-        """Return how many consumers want only some of the messages."""
         keeper = self.keeper
         return 0 if keeper is None else keeper.dispatch.selective_count()
 
@@ -732,12 +620,7 @@ class Queue(Receiver):
         """Return the time, in ms since the epoch."""
         return self._log.now_ms
 
-    def remove_consumer(self, consumer: Consumer) -> None:
-        """Forget `consumer`; its unacked messages stay with its channel."""
-        if consumer not in self.consumers:
-            return  # the queue has been deleted
-        del self.consumers[consumer]
-        consumer.gone = True
+    def _consumer_left(self, consumer: Consumer) -> None:
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
         keeper = self.keeper
@@ -750,6 +633,9 @@ class Queue(Receiver):
             self.is_hungry = False
         if keeper is not None:
             keeper.used()
+
+    def sole_consumer(self) -> Consumer | None:
+        return self._groups.active() if self.rules.single_active else self.exclusive_consumer
 
     def active_consumer(self) -> Consumer | None:
         """Return the consumer that is served, in a queue with a single active one."""
@@ -806,11 +692,9 @@ class Queue(Receiver):
 
     def check_invariants(self) -> None:
         """Assert (1) and (2) of the module header, for key-shared queues (7). For tests."""
-        self.ready.check_invariants()
+        super().check_invariants()
         if self.gate is not None:
             self.gate.check_invariants()
-        assert self.unacked_count >= 0
-        assert self.unacked_bytes >= 0 and (self.unacked_count > 0 or self.unacked_bytes == 0)
         keeper = self.keeper
         if keeper is not None:
             keeper.dispatch.check_invariants(is_idle=not self.is_scheduled)

@@ -13,6 +13,7 @@ from warren.queues.counters import DeathTable
 from warren.queues.timers import Timer, TimerQueue
 
 if TYPE_CHECKING:
+    from warren.queues.base_queue import BaseQueue
     from warren.queues.delivery import DeliveryLedger
     from warren.queues.queue import Queue
 
@@ -56,11 +57,11 @@ class QueueHost:
         """Cancel the consumer of a delivery that was not answered within the time that its queue or consumer allows."""
         raise AssertionError("overridden")
 
-    def partition_of(self, queue: Queue) -> int:
+    def partition_of(self, queue: BaseQueue) -> int:
         """Return which partition of a super stream `queue` is, counted from 0; -1: it is not a partition."""
         return -1
 
-    def awaits_declaration(self, queue: Queue, waiter: BatchWaiter) -> bool:
+    def awaits_declaration(self, queue: BaseQueue, waiter: BatchWaiter) -> bool:
         """Tell whether the declaration of `queue` is not durable yet; `waiter` is told when it is."""
         return False
 

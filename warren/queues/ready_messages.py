@@ -42,7 +42,7 @@ class ReadyMessages:
         queue_name: str,
         durable: bool,
         store_id: int,
-        on_loaded: Callable[[int, int], None],
+        backlog: Backlog,
     ) -> None:
         self.count: i64 = 0
         self.body_bytes: i64 = 0
@@ -58,8 +58,8 @@ class ReadyMessages:
         self._queue_name = queue_name
         self._durable = durable
         self._index: QueueIndex | None = None
-        self._on_loaded = on_loaded
-        self._backlog = Backlog(log, on_loaded)
+        self._on_loaded: Callable[[int, int], None] = nobody_waits
+        self._backlog = backlog
         # Of a priority queue, the highest level, `_backlog`, first.
         self._lanes: list[Backlog] | None = None
         self._unused: Backlog | None = None  # stands for each lane that has never had a message
@@ -88,9 +88,10 @@ class ReadyMessages:
             insort(self._used, int(lane))
         return backlog
 
-    def keep_in(self, backlog: Backlog) -> None:
-        """Use `backlog` as the only lane of an empty queue."""
-        self._backlog = backlog
+    def call_when_loaded(self, on_loaded: Callable[[int, int], None]) -> None:
+        """Have `on_loaded` told when messages were read from disk, and how many were lost. `make_lanes` comes later."""
+        self._on_loaded = on_loaded
+        self._backlog.call_when_loaded(on_loaded)
 
     def return_to(self, returned: ReturnedMessages) -> None:
         """Use `returned` for messages that come back to an empty queue."""

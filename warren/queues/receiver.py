@@ -6,7 +6,7 @@
 
 1. Publishers, exchanges that hold messages, dead letters and copies know a receiver only by these methods.
 2. A receiver answers with the fate of the message (``queues.outcome``); a receiver that is gone accepts it.
-3. Operations that only a queue has, such as reserving room for a commit, are asked of a queue.
+3. A commit asks a receiver that may refuse publishes for room first (``channels.commit_check``).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from mypy_extensions import i64
 from warren.msgstore.log.message import Message
 from warren.queues.destination import Destination
 
-# The cost of a publish to a queue with rules: it looks at lengths and times, and may have to make room.
+# The cost of a message for a queue with rules: it looks at lengths and times, and may have to make room; a message that
+# comes back gets new headers, or is dead-lettered.
 RULED_STEPS: Final = 4
 
 
 class Receiver(Destination):
-    """The base of `Queue`, and of receivers whose clients may be sent messages that are not kept for them."""
+    """The base of `BaseQueue`, and of receivers whose clients may be sent messages that are not kept for them."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -43,5 +44,19 @@ class Receiver(Destination):
         raise AssertionError("overridden")
 
     def publish_steps(self) -> i64:
-        """Return the steps that a publish to it counts in work of several turns."""
+        """Return the steps that a message counts that comes to it, or comes back, in work of several turns."""
         return 1
+
+    def may_refuse(self) -> bool:
+        """Tell whether it refuses publishes when it is full, or always."""
+        return False
+
+    def has_space_for(self, count: i64, body_bytes: i64) -> bool:
+        """Tell whether `count` more messages with `body_bytes` bytes would fit if consumers took none."""
+        return True
+
+    def promise(self, count: i64, body_bytes: i64) -> None:
+        """Reserve room for the messages of a commit (origin `PROMISED`), until they come, or until `void_promise`."""
+
+    def void_promise(self) -> None:
+        """Cancel the room reserved for a commit."""

@@ -31,7 +31,7 @@ from warren.queues.dispatch import Dispatch, PriorityDispatch
 from warren.queues.expiry import Expiry
 from warren.queues.held_lanes import HeldLanes
 from warren.queues.key_sharing import KeyShared
-from warren.queues.lanes import LANE_SHIFT, PRODUCERS, SEEN_KEYS
+from warren.queues.lanes import LANE_SHIFT
 from warren.queues.length_limit import LengthLimit
 from warren.queues.message_deaths import MessageDeaths
 from warren.queues.origin import CHANNEL, LETTER, PROMISED
@@ -39,7 +39,6 @@ from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue_host import QueueHost
 from warren.queues.retry import Retries
 from warren.queues.rules import QueueRules
-from warren.queues.seen_keys import SeenKeys
 from warren.queues.timers import NEVER, Timer
 
 if TYPE_CHECKING:
@@ -65,11 +64,9 @@ class RuleKeeper(Timer):
             self.dispatch = KeyShared(queue, rules.key_header)
         elif rules.max_priority > 0:
             self.dispatch = PriorityDispatch(queue)
-        self.seen: SeenKeys | None = None
         self._timeouts: DeliveryTimeouts | None = None
         self._host = host
         self._used_ms: i64 = host.log.now_ms
-        self._need_seen()
         self._plan()
 
     def change(self, rules: QueueRules) -> None:
@@ -82,22 +79,7 @@ class RuleKeeper(Timer):
         self.retries.follow(rules)
         self.length.follow(rules)
         self.expiry.follow(rules)
-        self._need_seen()
         self._plan()
-
-    def _need_seen(self) -> None:
-        if self.rules.dedup and self.seen is None:
-            queue = self.queue
-            self.seen = SeenKeys(
-                self.log,
-                self._host.timers,
-                queue.vhost_name,
-                queue.name,
-                queue.durable,
-                self.rules,
-                SEEN_KEYS,
-                PRODUCERS,
-            )
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
@@ -105,7 +87,7 @@ class RuleKeeper(Timer):
         """Take a message, unless it was here before or the queue is full. Arguments and result as `Queue.accept`."""
         queue = self.queue
         is_foreign = origin != CHANNEL and origin != PROMISED
-        seen = self.seen
+        seen = queue.seen
         keys = None if seen is None or origin == LETTER else seen.keys_of(message)
         outcome: i64 = ACCEPTED
         if seen is not None and keys is not None and seen.drops(keys, message):
@@ -125,22 +107,9 @@ class RuleKeeper(Timer):
             seen.add(keys, message, queue.stores)
         return ACCEPTED
 
-    def hold(self, message: Message, until_ms: i64, origin: i64) -> i64:
-        """Hold a message until a time, unless it was here before. Arguments and result as `Queue.hold`."""
-        queue = self.queue
-        seen = self.seen
-        keys = None if seen is None else seen.keys_of(message)
-        if seen is not None and keys is not None:
-            if seen.drops(keys, message):
-                if origin == CHANNEL:
-                    queue.refused += 1
-                return REPEATED
-            seen.add(keys, message, queue.stores)
-        queue.published += 1
-        if origin != CHANNEL:
-            queue.not_by_channels += 1
+    def hold(self, message: Message, until_ms: i64) -> None:
+        """Hold a message until a time."""
         self.lanes.hold(self.retries.as_kept(message), until_ms)
-        return ACCEPTED
 
     def released(self, message: Message) -> None:
         """Take a message that was held here; it was counted when it came."""
@@ -204,13 +173,6 @@ class RuleKeeper(Timer):
         self._plan()
         self.expiry.restored(index)
 
-    def restore_lane(self, index: QueueIndex, clean: bool) -> None:
-        """Take over a lane that recovery found: of held messages, or of seen keys."""
-        if self.seen is not None and self.seen.lacks(index.lane):
-            self.seen.restore(index)
-        else:
-            self.lanes.restore(index, clean=clean)
-
     def loaded(self) -> None:
         """Continue after a head was read from disk."""
         self.expiry.expire()
@@ -262,8 +224,6 @@ class RuleKeeper(Timer):
     def close(self) -> None:
         """Release everything: the queue is deleted."""
         self.lanes.close()
-        if self.seen is not None:
-            self.seen.close()
         self.expiry.close()
         self.length.close()
         if self._timeouts is not None:

@@ -26,8 +26,8 @@ from mypy_extensions import i64
 from warren.amqp.outbox import Outbox
 
 if TYPE_CHECKING:
+    from warren.queues.base_queue import BaseQueue
     from warren.queues.delivery import Consumer
-    from warren.queues.queue import Queue
 
 # How many messages one turn of a consumer has while others wait.
 RUN_MAX: Final = 32
@@ -127,7 +127,7 @@ class Turns:
         self.called_until: i64 = 0  # the delivery tag with which that ends
         self._line = Line()
         self._scheduled: bool = False
-        self._held_back: list[Queue] | None = None  # see (6)
+        self._held_back: list[BaseQueue] | None = None  # see (6)
         self._served = served
 
     def join(self, waiter: Waiter, *, for_outbox: bool) -> None:
@@ -169,7 +169,7 @@ class Turns:
             for queue in held_back:
                 queue.wake()
 
-    def hold_back(self, queue: Queue) -> None:
+    def hold_back(self, queue: BaseQueue) -> None:
         """Have `queue` woken when waiters that can have their turn have had it."""
         if self._held_back is None:
             self._held_back = []

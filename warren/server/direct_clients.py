@@ -158,7 +158,7 @@ class DirectClient:
         check = CommitCheck(mandatory=mandatory)
         while not check.go_on(self.session.transaction.publishes, Steps(STEPS_AT_ONCE)):
             await trio.lowlevel.checkpoint()
-        return _checked(check)
+        return _checked(check, self.session.vhost.name)
 
     async def commit(self, note: Callable[[int], None], *, mandatory: bool) -> Checked | None:
         """Commit the transaction, and wait until it is written, as a client's tx.commit does; else return why not.
@@ -174,7 +174,7 @@ class DirectClient:
             assert not self.session.commands and not self._peer.paused
             commit_checked(self.session, check, lambda: note(int(check.unroutable)))
             self._settle()
-        return None if isinstance(await self.reply(), m.TxCommitOk) else _checked(check)
+        return None if isinstance(await self.reply(), m.TxCommitOk) else _checked(check, self.session.vhost.name)
 
     def close(self) -> None:
         """End the session; unacked messages return to their queue."""
@@ -195,9 +195,9 @@ class DirectClient:
             self._settle()
 
 
-def _checked(check: CommitCheck) -> Checked:
+def _checked(check: CommitCheck, vhost: str) -> Checked:
     queue = check.full_queue
-    return Checked(int(check.unroutable), None if queue is None else (queue.vhost_name, queue.name))
+    return Checked(int(check.unroutable), None if queue is None else (vhost, queue.name))
 
 
 def _check_texts(command: Any) -> None:

@@ -16,7 +16,7 @@ import time
 from typing import Final
 
 from warren.channels.broker import Broker
-from warren.queues.queue import Queue
+from warren.queues.base_queue import BaseQueue
 
 SLICE_S: Final = 0.002
 RELIEF_SHARE: Final = 0.9
@@ -30,7 +30,7 @@ class Pager:
     def __init__(self, broker: Broker, watermark_bytes: int) -> None:
         self._broker = broker
         self._watermark_bytes = watermark_bytes
-        self._round: list[Queue] = []  # queues still to come in this round, the next one last
+        self._round: list[BaseQueue] = []  # queues still to come in this round, the next one last
 
     def relieve(self, resident_bytes: int) -> bool:
         """Make some queues release memory if that is needed; tell whether it is. Settle afterwards."""
@@ -61,7 +61,7 @@ class Pager:
             if time.monotonic() > stop_s:
                 return
 
-    def _new_round(self) -> list[Queue]:
+    def _new_round(self) -> list[BaseQueue]:
         """Return the queues with something to release, the longest ones last."""
         everything = self._broker.log.under_pressure
         waiting = [
@@ -75,5 +75,5 @@ class Pager:
         return waiting
 
 
-def _ready_bytes(queue: Queue) -> int:
+def _ready_bytes(queue: BaseQueue) -> int:
     return int(queue.ready_bytes)

@@ -33,15 +33,15 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import Damage
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.log.sealed_table import SealedChunk, SealedStream, SealedTable
-from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.base_queue import BaseQueue
+from warren.queues.delivery import Consumer, Delivery
 from warren.queues.dispatch import DRAIN_BUDGET
-from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
+from warren.queues.held_messages import HeldMessages
+from warren.queues.lanes import DELAYED, STREAM_GROUPS
 from warren.queues.offset_queue import OffsetQueue
 from warren.queues.origin import CHANNEL, LETTER, PROMISED, RELEASED
 from warren.queues.outcome import ACCEPTED, REPEATED
-from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
-from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import QueueRules
 from warren.queues.selection import Selection
 from warren.queues.timers import Timer
@@ -58,6 +58,7 @@ from warren.streams.consumer import (
     start_of,
 )
 from warren.streams.cursor import SOUGHT, Cursor
+from warren.streams.delayed_appends import DelayedAppends
 from warren.streams.group_serving import GroupServing
 from warren.streams.groups import Group, group_name_of
 from warren.streams.reads import Chunk, ChunkRead, TimeSearch
@@ -80,7 +81,7 @@ class Stream(OffsetQueue):
     """A stream. ``arguments`` is the encoded table of its declaration, `store_id` its name in the log."""
 
     def __init__(
-        self, declaration: QueueDeclaration, runnable: list[Queue], host: QueueHost, store_id: int = 0
+        self, declaration: QueueDeclaration, runnable: list[BaseQueue], host: QueueHost, store_id: int = 0
     ) -> None:
         self.messages = StreamBacklog(host.log)
         super().__init__(declaration, runnable, host, store_id, self.messages, knows_deliveries=False)
@@ -101,6 +102,7 @@ class Stream(OffsetQueue):
         self._compacted_to: i64 = 0  # since the start
         self._latest: Chunk | None = None  # the chunk that a cursor has left last: the next cursor finds it here
         self._retention = Retention(self, host)
+        self._delayed: DelayedAppends | None = None  # None: nothing was ever delayed
         self._sealing: Timer = _Sealing(self)
         host.log.sealed_streams[store_id] = _Sealed(self)
         sealed = host.log.sealed.pop(store_id, None)
@@ -108,24 +110,9 @@ class Stream(OffsetQueue):
             self._restore_sealed(sealed)
         self.groups: GroupServing | None = None  # None: there was never a group
 
-    @property
-    def message_count(self) -> i64:
-        """The number of messages, unacked ones included."""
-        return self.ready.count
-
-    @property
-    def message_bytes(self) -> i64:
-        """The bodies of all messages."""
-        return self.ready.body_bytes
-
-    def persistent(self) -> tuple[int, int]:
-        """Return how many messages there are, and their bodies: all are stored."""
-        return int(self.ready.count), int(self.ready.body_bytes)
-
     # --- in -------------------------------------------------------------------------------------------------------
 
     def publish(self, message: Message) -> i64:
-        """Take a routed message, unless it is a repetition."""
         outcome: i64 = self._take(message)
         if outcome != ACCEPTED:
             self.refused += 1
@@ -149,8 +136,7 @@ class Stream(OffsetQueue):
         return outcome
 
     def _take(self, message: Message) -> i64:
-        keeper = self.keeper
-        seen = None if keeper is None else keeper.seen
+        seen = self.seen
         keys = None if seen is None else seen.keys_of(message)
         if seen is not None and keys is not None and seen.drops(keys, message):
             return REPEATED
@@ -159,6 +145,28 @@ class Stream(OffsetQueue):
         if seen is not None and keys is not None:
             seen.add(keys, kept, True)
         return ACCEPTED
+
+    def _delay(self, message: Message, until_ms: i64) -> None:
+        self._need_delayed().delay(message, until_ms)
+
+    def _need_delayed(self) -> DelayedAppends:
+        delayed = self._delayed
+        if delayed is None:
+            delayed = DelayedAppends(self, self._host)
+            self._delayed = delayed
+        return delayed
+
+    def held(self, lane: int) -> HeldMessages | None:
+        return self._delayed if lane == DELAYED else None
+
+    def may_page_out(self) -> bool:
+        delayed = self._delayed
+        return super().may_page_out() or (delayed is not None and delayed.in_memory_count() > 0)
+
+    def page_out(self) -> None:
+        if self._delayed is not None:
+            self._delayed.page_out()
+        super().page_out()
 
     def _append(self, message: Message) -> Message:
         """Add `message`, or a copy that stands for it here; return the added one."""
@@ -197,25 +205,23 @@ class Stream(OffsetQueue):
             self._visible_end = end
             self.wake()
 
-    def owns(self, index: QueueIndex) -> bool:
-        """Tell whether `index`, which has our name, is of a lane of this stream."""
-        if index.lane == STREAM_GROUPS:
-            return index.queue_id >= self.store_id
-        return super().owns(index)
+    def has_lane(self, lane: i64) -> bool:
+        return lane in (DELAYED, STREAM_GROUPS) or super().has_lane(lane)
 
     def restore(self, index: QueueIndex, clean: bool) -> None:
         """Take over the messages that recovery found, or the groups."""
         if index.lane == STREAM_GROUPS:
             self.need_groups().restore(index)
             return
-        if index.lane >= HELD_FROM:
-            self.need_keeper().restore_lane(index, clean)
+        if index.lane == DELAYED:
+            self._need_delayed().restore(index, clean=clean)
             return
-        self.ready.restore(index, clean)
+        super().restore(index, clean)
+        if index.lane:
+            return
         sealed_end: i64 = self.messages.sealed_end()
         if self.messages.sealer.table.segments and self.messages.first_in_log() > sealed_end:
             self._sealed_lost(sealed_end)  # a chunk that is damaged at the end of a file looks like a torn one
-        self.messages.delivered_before = 0  # every delivery may have been made before
         self._recovered_end = self.messages.next_number
         self._visible_end = self.messages.synced_to()
         self._retention.follow_rules()
@@ -271,40 +277,23 @@ class Stream(OffsetQueue):
     # --- back -----------------------------------------------------------------------------------------------------
 
     def settle(self, delivery: Delivery) -> None:
-        """Count an acknowledged delivery."""
-        self.unacked_count -= 1
-        self.unacked_bytes -= delivery.message.body_bytes
-        self.acked += 1
-        groups = self.groups
-        if groups is not None:
-            groups.answered(delivery)
+        super().settle(delivery)
+        if self.groups is not None:
+            self.groups.answered(delivery)
 
     def requeue(self, delivery: Delivery, *, failed: bool = True, delay_ms: int = -1) -> None:
         """Forget a delivery; the message is where it was, and a consumer of a group gets it again."""
-        self.unacked_count -= 1
-        self.unacked_bytes -= delivery.message.body_bytes
-        groups = self.groups
-        if groups is not None:
-            groups.requeued(delivery)
+        super().requeue(delivery, failed=failed, delay_ms=delay_ms)
+        if self.groups is not None:
+            self.groups.requeued(delivery)
 
     def reject(self, delivery: Delivery) -> None:
         """Forget a delivery; the message is where it was."""
-        self.unacked_count -= 1
-        self.unacked_bytes -= delivery.message.body_bytes
-        groups = self.groups
-        if groups is not None:
-            groups.answered(delivery)
-
-    def touch(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
-        """Deliveries of a stream do not come back."""
+        super().reject(delivery)
+        if self.groups is not None:
+            self.groups.answered(delivery)
 
     # --- out ------------------------------------------------------------------------------------------------------
-
-    def wake(self) -> None:
-        """Note that a consumer may be able to take a message again."""
-        if self._cursors and not self.is_scheduled:
-            self.is_scheduled = True
-            self._runnable.append(self)
 
     def drain(self) -> None:
         """Deliver messages while consumers take them, at most `DRAIN_BUDGET`; then queue up again."""
@@ -332,7 +321,6 @@ class Stream(OffsetQueue):
         self._sealed.forget_passed(cursors)
 
     def serve(self, consumer: Consumer) -> None:
-        """Deliver to `consumer`, whose turn it is on its channel or connection, while it has room."""
         cursor = self._cursors.get(consumer)
         if cursor is not None and not self.paused:
             before: i64 = consumer.ledger.next_tag
@@ -539,56 +527,20 @@ class Stream(OffsetQueue):
             self._log.damaged_chunks.setdefault(self.store_id, set()).add(int(first))
             self._log.damages.append(Damage(-1, -1, self.vhost_name, self.name, int(first)))
 
-    # --- what streams do not do -----------------------------------------------------------------------------------
-
-    def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
-        """Refuse: as RabbitMQ.
-
-        Raises:
-            ConnectionException: 540.
-        """
-        raise self._not_supported("basic.get")
-
-    def purge(self) -> int:
-        """Refuse: as RabbitMQ.
-
-        Raises:
-            ConnectionException: 540.
-        """
-        raise self._not_supported("queue.purge")
-
-    def _not_supported(self, what: str) -> ConnectionException:
-        text = f"{what} not supported by stream queues queue '{self.name}' in vhost '{self.vhost_name}'"
-        return ConnectionException(NOT_IMPLEMENTED, text)
-
     # --- rules ----------------------------------------------------------------------------------------------------
 
     def apply_rules(self, rules: QueueRules) -> None:
-        """Follow other rules from now on: of the declaration, or because a policy came or went."""
-        self.rules = rules
+        super().apply_rules(rules)
         self.messages.sealer.segment_bytes = segment_bytes_of(rules)
-        if rules.dedup:
-            self.need_keeper()
         if rules.max_length_bytes >= 0:
             self._retention.keep_bytes(rules.max_length_bytes)
         self._retention.follow_rules()
 
-    def need_keeper(self) -> RuleKeeper:
-        """Return the keeper of delayed messages and of seen keys. Other rules of a stream are not its business."""
-        keeper = self.keeper
-        if keeper is None:
-            rules = QueueRules()
-            rules.dedup = self.rules.dedup
-            rules.dedup_header = self.rules.dedup_header
-            rules.dedup_size = self.rules.dedup_size
-            rules.dedup_ttl_ms = self.rules.dedup_ttl_ms
-            keeper = RuleKeeper(self, rules, self._host)
-            self.keeper = keeper
-        return keeper
-
     def close(self) -> None:
-        """Release everything: the stream is deleted."""
         self._retention.close()
+        if self._delayed is not None:
+            self._delayed.close()
+            self._delayed = None
         self._host.timers.cancel(self._sealing)
         # They refer to us, and we to them: do not leave them to the cyclic collector.
         self._sealing = Timer()
@@ -627,7 +579,7 @@ class Stream(OffsetQueue):
         if consumer.prefetch == 0:
             raise ChannelException(PRECONDITION_FAILED, f"consumer prefetch count is not set for '{me}'")
         if consumer.no_ack:
-            raise self._not_supported("automatic acknowledgement")
+            raise self.refusal("automatic acknowledgement")
         if consumer.ledger.prefetch > 0:
             raise ConnectionException(NOT_IMPLEMENTED, f"{me} does not support global qos")
         consumer.exclusive = False  # like RabbitMQ: streams do not support it
@@ -642,7 +594,6 @@ class Stream(OffsetQueue):
             self.start(cursor)
 
     def select(self, consumer: Consumer, selection: Selection) -> None:
-        """Deliver to `consumer`, which has just come, only messages that pass `selection`."""
         self._cursors[consumer].selection = selection
 
     def start(self, cursor: Cursor) -> None:
@@ -667,13 +618,8 @@ class Stream(OffsetQueue):
             self.groups.note_progress(cursor, cursor.member)
         self.wake()
 
-    def remove_consumer(self, consumer: Consumer) -> None:
-        """Forget `consumer`; its unacked messages stay with its channel."""
-        cursor = self._cursors.pop(consumer, None)
-        if cursor is None:
-            return  # the stream has been deleted
-        del self.consumers[consumer]
-        consumer.gone = True
+    def _consumer_left(self, consumer: Consumer) -> None:
+        cursor = self._cursors.pop(consumer)
         self.pause_reading(cursor)
         if self.groups is not None:
             self.groups.leave(consumer)
@@ -694,9 +640,11 @@ class Stream(OffsetQueue):
         self._turn = 0
 
     def offset_of(self, consumer: Consumer) -> int:
-        """Return the offset that `consumer` gets next; -1 while it is being looked for."""
         cursor = self._cursors.get(consumer)
         return -1 if cursor is None else int(cursor.next)
+
+    def offset_range(self) -> tuple[int, int] | None:
+        return self.first_offset(), self.next_offset()
 
     # --- groups ---------------------------------------------------------------------------------------------------
 

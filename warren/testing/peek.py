@@ -13,13 +13,13 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK
 from warren.msgstore.log.records import page_entries
 from warren.queues.backlog import Backlog
+from warren.queues.base_queue import BaseQueue
 from warren.queues.lanes import LANE_SHIFT
-from warren.queues.queue import Queue
 from warren.queues.ready_messages import PLACE_MAX
 from warren.testing.messages import QueuedMessage, properties_of
 
 
-def waiting_messages(queue: Queue, files: FileSystem) -> list[QueuedMessage]:
+def waiting_messages(queue: BaseQueue, files: FileSystem) -> list[QueuedMessage]:
     """Return them in the order in which they will be delivered."""
     ready = queue.ready
     found = [(place, message, True) for place, message in ready.returned_messages(0, PLACE_MAX, int(ready.count))]
@@ -61,7 +61,7 @@ def _read(backlog: Backlog, files: FileSystem, lsn: int, length: int) -> bytes:
         files.close(handle)
 
 
-def _seen(queue: Queue, message: Message, redelivered: bool) -> QueuedMessage:
+def _seen(queue: BaseQueue, message: Message, redelivered: bool) -> QueuedMessage:
     return QueuedMessage(
         vhost=queue.vhost_name,
         exchange=message.envelope.exchange,

@@ -19,7 +19,7 @@ from warren.testing.peek import waiting_messages
 if TYPE_CHECKING:
     from warren.amqp.field_table import Table
     from warren.channels.peer import Peer
-    from warren.queues.queue import Queue
+    from warren.queues.base_queue import BaseQueue
     from warren.testing.broker import Broker
 
 # More than an outbox may hold before deliveries stop, and less than stops the reading of requests.
@@ -110,11 +110,11 @@ class QueueView:
             engine.delete_queue(engine.vhosts[self.vhost], queue)
         return len(consumers)
 
-    def _maybe_queue(self) -> Queue | None:
+    def _maybe_queue(self) -> BaseQueue | None:
         vhost = self._broker.engine.vhosts.get(self.vhost)
         return None if vhost is None else vhost.queues.get(self.name)
 
-    def _queue(self) -> Queue:
+    def _queue(self) -> BaseQueue:
         queue = self._maybe_queue()
         if queue is None:
             raise LookupError(f"no queue {self.name!r} in vhost {self.vhost!r}")

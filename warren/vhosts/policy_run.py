@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.exchanges.exchange import Exchange
+from warren.queues.base_queue import BaseQueue
 from warren.queues.effective_policy import EffectivePolicy, PolicySettings
 from warren.queues.long_work import Job, Steps
-from warren.queues.queue import Queue
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class PolicyRun(Job):
     def __init__(self, vhost: VirtualHost) -> None:
         self._vhost = vhost
         self._exchanges: list[Exchange] = []
-        self._queues: list[Queue] = []
+        self._queues: list[BaseQueue] = []
         self._next: int = 0
         self._is_under_way: bool = False
         # By kind (operator policy or not) and name: the changes of this round, and those since it began.
@@ -91,7 +91,7 @@ class PolicyRun(Job):
         self._next = 0
         return is_due
 
-    def _follow(self, queue: Queue) -> None:
+    def _follow(self, queue: BaseQueue) -> None:
         if queue.deleted:
             return
         before = queue.policies
@@ -99,7 +99,9 @@ class PolicyRun(Job):
         self._tell(queue, _settings(before, False), _settings(queue.policies, False), False)
         self._tell(queue, _settings(before, True), _settings(queue.policies, True), True)
 
-    def _tell(self, queue: Queue, before: PolicySettings | None, after: PolicySettings | None, operator: bool) -> None:
+    def _tell(
+        self, queue: BaseQueue, before: PolicySettings | None, after: PolicySettings | None, operator: bool
+    ) -> None:
         if before is after:
             return
         made = self._maybe_change(after, operator) or self._maybe_change(before, operator)

@@ -66,17 +66,18 @@ STREAM_ARGUMENTS: Final = tuple([row.name for row in ARGUMENTS if row.fits(STREA
 # --- what there is ------------------------------------------------------------------------------------------------
 
 
-def partition_bindings(exchange: Exchange) -> list[Binding]:
-    """Return for each stream that is bound to `exchange` its first binding, in order (4)."""
-    ordered: list[tuple[int, int, Binding]] = []
+def bound_partitions(exchange: Exchange) -> list[tuple[Stream, Binding]]:
+    """Return each stream that is bound to `exchange`, with its first binding, in order (4)."""
+    ordered: list[tuple[int, int, Stream, Binding]] = []
     for at, binding in enumerate(exchange.bindings.values()):
-        if isinstance(binding.destination, Stream):
+        stream = binding.destination
+        if isinstance(stream, Stream):
             order = maybe_order(binding)
-            ordered.append((_UNORDERED if order is None else order, at, binding))
+            ordered.append((_UNORDERED if order is None else order, at, stream, binding))
     ordered.sort(key=_place)
-    found: dict[str, Binding] = {}
-    for _, _, binding in ordered:
-        found.setdefault(binding.destination.name, binding)
+    found: dict[str, tuple[Stream, Binding]] = {}
+    for _, _, stream, binding in ordered:
+        found.setdefault(stream.name, (stream, binding))
     return list(found.values())
 
 
@@ -92,12 +93,7 @@ def partitions(exchange: Exchange) -> list[Stream]:
     """Return the partitions of `exchange`, in order; an empty list if it is not a super stream."""
     if not exchange.is_super_stream:
         return []
-    streams: list[Stream] = []
-    for binding in partition_bindings(exchange):
-        stream = binding.destination
-        assert isinstance(stream, Stream)
-        streams.append(stream)
-    return streams
+    return [stream for stream, _ in bound_partitions(exchange)]
 
 
 def partition_places(exchange: Exchange) -> dict[Destination, int]:
@@ -129,7 +125,7 @@ def partitions_of(vhost: VirtualHost, name: str) -> list[str] | None:
     return [stream.name for stream in partitions(exchange)]
 
 
-def _place(entry: tuple[int, int, Binding]) -> tuple[int, int]:
+def _place(entry: tuple[int, int, Stream, Binding]) -> tuple[int, int]:
     return entry[0], entry[1]
 
 
@@ -223,13 +219,11 @@ def check_declaration(vhost: VirtualHost, wanted: SuperStreamDeclaration) -> Non
                 QueueArguments.check_equivalent(queue, declaration)
         return
     exchange.check_equivalent(wanted.exchange, vhost.name)
-    bindings = partition_bindings(exchange) if exchange.is_super_stream else []
-    current = [binding.routing_key for binding in bindings]
+    bound = bound_partitions(exchange) if exchange.is_super_stream else []
+    current = [binding.routing_key for _, binding in bound]
     if current != wanted.keys:
         raise _inequivalent(wanted, vhost.name, current)
-    for binding, declaration in zip(bindings, wanted.streams, strict=True):
-        stream = binding.destination
-        assert isinstance(stream, Stream)
+    for (stream, _), declaration in zip(bound, wanted.streams, strict=True):
         QueueArguments.check_equivalent(stream, declaration)
 
 

@@ -16,7 +16,7 @@ from warren.queues.delivery import Consumer
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
 
 if TYPE_CHECKING:
-    from warren.queues.queue import Queue
+    from warren.queues.base_queue import BaseQueue
 
 INTERNAL_USER: Final = "rmq-internal"  # as RabbitMQ calls it
 
@@ -34,10 +34,10 @@ class TopologyWatcher:
     def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
         """`exchange` is gone; its bindings go next."""
 
-    def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_created(self, vhost: str, queue: BaseQueue, by: str) -> None:
         """`queue` was declared."""
 
-    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_deleted(self, vhost: str, queue: BaseQueue, by: str) -> None:
         """`queue` is gone, with its consumers and bindings."""
 
     def binding_created(self, vhost: str, binding: Binding, by: str) -> None:
@@ -55,13 +55,13 @@ class TopologyWatcher:
     def policies_changed(self, vhost: str) -> None:
         """Other policies or operator policies than before may apply in `vhost`."""
 
-    def queue_policy_changed(self, queue: Queue, change: PolicyPut | PolicyDelete, by: str) -> None:
+    def queue_policy_changed(self, queue: BaseQueue, change: PolicyPut | PolicyDelete, by: str) -> None:
         """`queue` follows another policy, or operator policy, than before, because of `change`."""
 
     def vhost_deleted(self, vhost: str) -> None:
         """`vhost` is gone with everything in it; its parts are not told one by one, except by `queue_let_go`."""
 
-    def queue_let_go(self, queue: Queue) -> None:
+    def queue_let_go(self, queue: BaseQueue) -> None:
         """`queue` of a vhost that was deleted is closed next, maybe turns after `vhost_deleted`."""
 
 
@@ -83,11 +83,11 @@ class TopologyWatchers(TopologyWatcher):
         for watcher in self._watchers:
             watcher.exchange_deleted(vhost, exchange, by)
 
-    def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_created(self, vhost: str, queue: BaseQueue, by: str) -> None:
         for watcher in self._watchers:
             watcher.queue_created(vhost, queue, by)
 
-    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_deleted(self, vhost: str, queue: BaseQueue, by: str) -> None:
         for watcher in self._watchers:
             watcher.queue_deleted(vhost, queue, by)
 
@@ -111,7 +111,7 @@ class TopologyWatchers(TopologyWatcher):
         for watcher in self._watchers:
             watcher.policies_changed(vhost)
 
-    def queue_policy_changed(self, queue: Queue, change: PolicyPut | PolicyDelete, by: str) -> None:
+    def queue_policy_changed(self, queue: BaseQueue, change: PolicyPut | PolicyDelete, by: str) -> None:
         for watcher in self._watchers:
             watcher.queue_policy_changed(queue, change, by)
 
@@ -119,6 +119,6 @@ class TopologyWatchers(TopologyWatcher):
         for watcher in self._watchers:
             watcher.vhost_deleted(vhost)
 
-    def queue_let_go(self, queue: Queue) -> None:
+    def queue_let_go(self, queue: BaseQueue) -> None:
         for watcher in self._watchers:
             watcher.queue_let_go(queue)

@@ -34,6 +34,7 @@ from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.arguments import CLASSIC, QUORUM, STREAM, QueueArguments
+from warren.queues.base_queue import BaseQueue
 from warren.queues.claim_names import is_claims_name
 from warren.queues.claims import ClaimQueue
 from warren.queues.counters import Churn, MessageCounts
@@ -99,7 +100,7 @@ class VirtualHost(ExchangeHost):
         self,
         record: VhostPut,
         journal: Journal,
-        runnable: list[Queue],
+        runnable: list[BaseQueue],
         seed: int,
         log: MessageLog,
         timers: TimerQueue,
@@ -109,7 +110,7 @@ class VirtualHost(ExchangeHost):
         self.topology_version: i64 = 1
         self.exchanges: dict[str, Exchange] = {}
         self.seen_keys: dict[str, SeenKeys] = {}  # of the exchanges that drop repetitions
-        self.queues: dict[str, Queue] = {}
+        self.queues: dict[str, BaseQueue] = {}
         self.claims_of: dict[str, dict[str, ClaimQueue]] = {}  # the claims of drains, by the queue they belong to
         self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
         self.records = VhostRecords(log, record.name)
@@ -130,7 +131,7 @@ class VirtualHost(ExchangeHost):
         self.policies = PolicyBook()
         self.limits: dict[str, int] = {}  # as `vhosts.limits` reads them
         self.open_connections: int = 0
-        self._sorted_queues: list[Queue] = []
+        self._sorted_queues: list[BaseQueue] = []
         self._sorted_version: i64 = 0
         self.tracing: bool = False  # copies go to amq.rabbitmq.trace; switched by the broker
         self.watcher = TopologyWatcher()
@@ -153,7 +154,7 @@ class VirtualHost(ExchangeHost):
             raise ChannelException(NOT_FOUND, f"no exchange '{name}' in vhost '{self.name}'")
         return exchange
 
-    def queue(self, name: str, connection: object) -> Queue:
+    def queue(self, name: str, connection: object) -> BaseQueue:
         """Return the queue called `name` as `connection` may see it.
 
         Raises:
@@ -175,7 +176,7 @@ class VirtualHost(ExchangeHost):
             "the original declaration.",
         )
 
-    def sorted_queues(self) -> list[Queue]:
+    def sorted_queues(self) -> list[BaseQueue]:
         """Return the queues in the order of their names; not to be changed."""
         if self._sorted_version != self.topology_version:
             self._sorted_version = self.topology_version
@@ -186,7 +187,7 @@ class VirtualHost(ExchangeHost):
         """Tell whether they are sorted already."""
         return self._sorted_version == self.topology_version
 
-    def keep_sorted(self, queues: list[Queue], version: int) -> None:
+    def keep_sorted(self, queues: list[BaseQueue], version: int) -> None:
         """Keep the sorted queues of a version of the topology, unless it changed while they were sorted."""
         if version == self.topology_version:
             self._sorted_version = version
@@ -220,7 +221,7 @@ class VirtualHost(ExchangeHost):
                 if not binding.destination.deleted:
                     yield binding
 
-    def partition_of(self, queue: Queue) -> int:
+    def partition_of(self, queue: BaseQueue) -> int:
         for source in self.incoming.sorted_sources_of(queue):
             if source.is_super_stream:
                 return partition_places(source)[queue]
@@ -348,20 +349,17 @@ class VirtualHost(ExchangeHost):
         store_id = 0
         if declaration.durable:
             store_id = self._restored_id or self.log.new_queue_id()
+        policies = self.policies.of_queue(name, parsed.queue_type) if follows_policies else NO_POLICY
         if parsed.queue_type == STREAM:
             queue = Stream(declaration, self._runnable, self, store_id)
         elif is_claims_name(name):
-            queue = ClaimQueue(declaration, self._runnable, self, store_id)
-            self.claims_of.setdefault(queue.source_name, {})[name] = queue
+            claims = ClaimQueue(declaration, self._runnable, self, store_id)
+            self.claims_of.setdefault(claims.source_name, {})[name] = claims
+            queue = claims
         else:
             owner = connection if exclusive else None
             queue = Queue(declaration, owner, self._runnable, self, store_id)
-        queue.parsed = parsed
-        rules = self._take_policies(queue) if follows_policies else rules_of(parsed, NO_POLICY)
-        queue.single_active = rules.single_active
-        if rules.max_priority > 0:
-            queue.make_lanes(int(rules.max_priority))
-        queue.apply_rules(rules)
+        queue.set_up(parsed, policies, rules_of(parsed, policies))
         self.queues[name] = queue
         self.topology_version += 1
         if not self._restoring:
@@ -375,7 +373,7 @@ class VirtualHost(ExchangeHost):
             queue.ticket = ticket
         return ticket
 
-    def _with_default_type(self, queue: Queue | None, declaration: QueueDeclaration) -> QueueDeclaration:
+    def _with_default_type(self, queue: BaseQueue | None, declaration: QueueDeclaration) -> QueueDeclaration:
         """Return the declaration of `queue`, or of a new one, with the type that the client left out (5)."""
         arguments: bytes = declaration.arguments
         default = DEFAULT_QUEUE_TYPES.get(self.record.default_queue_type, "")
@@ -387,7 +385,7 @@ class VirtualHost(ExchangeHost):
             return declaration
         return replace(declaration, arguments=with_length(arguments[4:] + encode_table({QUEUE_TYPE: default})[4:]))
 
-    def change_arguments(self, queue: Queue, arguments: bytes) -> int:
+    def change_arguments(self, queue: BaseQueue, arguments: bytes) -> int:
         """Have a durable `queue` follow other arguments than it was declared with. Return the ticket to wait for.
 
         Raises:
@@ -400,14 +398,12 @@ class VirtualHost(ExchangeHost):
         queue.ticket = self._journal.append(QueuePut.of(self.name, declaration, queue.store_id))
         return int(queue.ticket)
 
-    def take_queue_out(self, queue: Queue) -> int:
+    def take_queue_out(self, queue: BaseQueue) -> int:
         """Delete `queue`; the caller takes care of its consumers and its bindings. Return the ticket to wait for."""
         del self.queues[queue.name]
-        if isinstance(queue, ClaimQueue):
-            claims = self.claims_of[queue.source_name]
-            del claims[queue.name]
-            if not claims:
-                del self.claims_of[queue.source_name]
+        claims = self.claims_of.get(queue.origin_name())
+        if claims is not None and claims.pop(queue.name, None) is not None and not claims:
+            del self.claims_of[queue.origin_name()]
         self.topology_version += 1
         self._sorted_queues = []  # it refers to deleted queues, and these to us
         ticket = 0
@@ -423,7 +419,7 @@ class VirtualHost(ExchangeHost):
         self.reply_queues[name] = queue
         return queue
 
-    def close_reply_queue(self, queue: Queue) -> None:
+    def close_reply_queue(self, queue: BaseQueue) -> None:
         """Delete the queue; later replies are dropped."""
         self.reply_queues.pop(queue.name, None)
         queue.close()
@@ -491,7 +487,7 @@ class VirtualHost(ExchangeHost):
         Raises:
             ChannelException: 406, the exchange type refuses the binding.
         """
-        if not isinstance(destination, Queue) or source.has_binding(destination, routing_key, arguments):
+        if not isinstance(destination, BaseQueue) or source.has_binding(destination, routing_key, arguments):
             return None
         binding = Binding(source, destination, routing_key, arguments)
         return source.maybe_bind_job(self, destination, binding, by, done)
@@ -576,7 +572,7 @@ class VirtualHost(ExchangeHost):
         exchange.policy = policies.policy_name()
         exchange.alternate = alternate_of(exchange, policies)
 
-    def follow_policies_of_queue(self, queue: Queue) -> None:
+    def follow_policies_of_queue(self, queue: BaseQueue) -> None:
         """Have `queue` follow the policies that `policies` has now."""
         queue.apply_rules(self._take_policies(queue))
 
@@ -592,7 +588,7 @@ class VirtualHost(ExchangeHost):
         self._policy_run = None
         self._sorted_queues = []
 
-    def _take_policies(self, queue: Queue) -> QueueRules:
+    def _take_policies(self, queue: BaseQueue) -> QueueRules:
         """Find the policies of a queue; return its rules by them and its arguments."""
         parsed = queue.parsed
         assert parsed is not None
@@ -606,7 +602,7 @@ class VirtualHost(ExchangeHost):
         if self._letters is not None:
             self._letters.post(queue, message, place, reason)
 
-    def awaits_declaration(self, queue: Queue, waiter: BatchWaiter) -> bool:
+    def awaits_declaration(self, queue: BaseQueue, waiter: BatchWaiter) -> bool:
         return self._journal.awaits(int(queue.ticket), waiter)
 
     def has_letters_waiting(self, timer: Timer) -> bool:

@@ -215,7 +215,7 @@ def test_a_modified_delivery_is_back_in_ten_years_whatever_time_it_asks_for(harn
     client = receiving(harness)
     client.credit(0, 2)
     assert client.settle(0, 0, MODIFIED, fields=[False, False, {Symbol("x-opt-delivery-time"): due}]) == []
-    keeper = harness.queue("q").keeper
+    keeper = harness.plain_queue("q").keeper
     assert keeper is not None
     assert keeper.lanes.first_ms() == harness.broker.log.now_ms + DELAY_MAX_MS
 

@@ -14,9 +14,9 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Table, encode_table
 from warren.amqp10.performatives import ACCEPTED, MODIFIED, REJECTED, RELEASED
 from warren.amqp10.values import Described, Symbol, UInt
+from warren.queues.base_queue import BaseQueue
 from warren.queues.delivery import Consumer
 from warren.queues.dispatch import DRAIN_BUDGET
-from warren.queues.queue import Queue
 from warren.queues.selective import SELECTIVE_MAX, THIN_OUT_AFTER, TURN_LOOKS, WINDOW_MESSAGES, Search, Selective
 
 from .test_publishing import error_of
@@ -87,7 +87,7 @@ def got(harness: Harness, count: int, queue: str = "q") -> list[tuple[bytes, boo
     return [(body_of(each), each.method.redelivered) for each in found if each is not None]
 
 
-def search_of(queue: Queue, at: int = 0) -> Search:
+def search_of(queue: BaseQueue, at: int = 0) -> Search:
     consumers: list[Consumer] = list(queue.consumers)
     search = consumers[at].search
     assert search is not None
@@ -198,7 +198,7 @@ def test_a_link_that_ends_gives_back_what_others_want(harness: Harness) -> None:
     assert bodies(other.take()) == [b"1", b"2"]
     assert harness.queue("q").selective_count() == 1
     other.hang_up()
-    assert not isinstance(harness.queue("q").need_keeper().dispatch, Selective)
+    assert not isinstance(harness.plain_queue("q").need_keeper().dispatch, Selective)
     assert [body for body, _ in got(harness, 3)] == [b"0", b"1", b"2"]
     harness.check()
 

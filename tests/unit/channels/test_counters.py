@@ -329,7 +329,7 @@ def test_deaths_count_by_reason_type_and_strategy(
     harness.pass_time(2)
     maxlen = int(strategy != AT_LEAST_ONCE)
     expected = (2 - maxlen, maxlen, 1, 1) if is_quorum else (3 - maxlen, maxlen, 1, 0)
-    assert reasons(harness.queue("q").deaths) == expected
+    assert reasons(harness.plain_queue("q").deaths) == expected
     for key, counts in harness.broker.deaths.counts.items():
         assert reasons(counts) == (expected if key == (is_quorum, strategy) else (0, 0, 0, 0)), key
         assert counts.confirmed == (4 if key[1] == strategy == AT_LEAST_ONCE and key[0] else 0)
@@ -362,7 +362,7 @@ def test_a_rejected_message_of_a_queue_without_rules_has_died_too(client: Client
     client.publish("", "q")
     client.get("q")
     client.send(1, m.BasicReject(1, False))
-    assert reasons(harness.queue("q").deaths) == (0, 0, 1, 0)
+    assert reasons(harness.plain_queue("q").deaths) == (0, 0, 1, 0)
     assert reasons(harness.broker.deaths.counts[(False, DISABLED)]) == (0, 0, 1, 0)
 
 

@@ -15,6 +15,7 @@ from engine_harness import Client, Harness, publish_frames
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import encode_table
+from warren.queues.lanes import DELAYED
 from warren.vhosts.metadata import PolicyPut
 
 BATCH_BYTES = 64 << 10
@@ -101,8 +102,8 @@ def is_back(harness: Harness) -> bool:
 
 
 def is_held(harness: Harness) -> bool:
-    keeper = harness.queue("q").keeper
-    return keeper is not None and keeper.lanes.held is not None and keeper.lanes.held.count == COUNT
+    lane = harness.queue("q").held(DELAYED)
+    return lane is not None and lane.count == COUNT
 
 
 def out_of_plain(client: Client) -> None:

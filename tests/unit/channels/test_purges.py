@@ -53,7 +53,7 @@ def test_what_a_queue_has_let_go_of_counts_until_it_is_taken_apart(end: Callable
     publishing(harness)
     harness.write()
     log = harness.broker.log
-    queue = harness.queue("q")
+    queue = harness.plain_queue("q")
     assert sum(int(segment.live_refs) for segment in log.segments.segments) >= MANY
     assert end(queue) == MANY
     assert (queue.ready_count, queue.ready_bytes, queue.ready.memory_bytes()) == (0, 0, 0)

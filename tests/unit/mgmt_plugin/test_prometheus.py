@@ -29,8 +29,8 @@ from warren.mgmt_plugin.metrics.exposition import Metric as Described
 from warren.mgmt_plugin.metrics.lake import lake_metrics
 from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsPort
 from warren.mgmt_plugin.resources.linked import NoLinks
+from warren.queues.base_queue import BaseQueue
 from warren.queues.long_work import TURN_STEPS
-from warren.queues.queue import Queue
 from warren.server.histogram import Histogram
 from warren.server.management import Health
 from warren.server.supervision import Supervision
@@ -344,7 +344,7 @@ def test_the_queues_of_a_deleted_vhost_are_counted_in_the_turns_in_which_they_ar
     harness.settle()
     counted = 0
 
-    def count(queue: Queue) -> tuple[int, ...]:
+    def count(queue: BaseQueue) -> tuple[int, ...]:
         nonlocal counted
         counted += 1
         return queue_deliveries(queue)

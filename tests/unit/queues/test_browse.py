@@ -300,7 +300,7 @@ def test_what_was_set_aside_for_its_key_does_not_say_that_it_was_delivered() -> 
     other.take()
     other.consume("q", "two")
     client.publish("", "q", b"aside")
-    sharing = harness.queue("q").need_keeper().dispatch
+    sharing = harness.plain_queue("q").need_keeper().dispatch
     assert isinstance(sharing, KeyShared) and sharing.keys.count() == 1
     assert bodies_of(harness) == [(b"aside", False)]
     client.send(1, m.BasicCancel("one", False))

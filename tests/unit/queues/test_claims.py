@@ -25,7 +25,7 @@ def claiming() -> tuple[Harness, Client, ClaimQueue]:
     harness.vhost.declare_queue(declaration)
     claims = harness.vhost.queues[NAME]
     assert isinstance(claims, ClaimQueue)
-    assert claims.claim(harness.queue("q"), 10, 1 << 20, True, []).count == 1
+    assert claims.claim(harness.plain_queue("q"), 10, 1 << 20, True, []).count == 1
     harness.broker.log.force()
     harness.settle()
     return harness, client, claims
@@ -64,7 +64,7 @@ def test_what_a_client_publishes_there_is_refused_and_counted(properties: dict[s
 
 def test_what_came_back_to_the_queue_is_claimed_as_far_as_there_is_room() -> None:
     harness, client, claims = claiming()
-    queue = harness.queue("q")
+    queue = harness.plain_queue("q")
     for number in range(5):
         client.publish("", "q", b"number %d" % number, delivery_mode=2)
     client.consume("q", "t")

@@ -34,7 +34,7 @@ def test_that_answered_deliveries_had_more_time_is_forgotten() -> None:
     client = harness.channel()
     client.declare("q", arguments={"x-visibility-timeout": 600_000})
     client.consume("q", "t")
-    queue = harness.queue("q")
+    queue = harness.plain_queue("q")
     count = STALE_MIN
     for tag in range(1, count + 1):
         harness.broker.log.now_ms += 1

@@ -34,7 +34,7 @@ def client(harness: Harness) -> Client:
 
 def declared(client: Client, arguments: Table) -> Queue:
     client.declare("q", arguments=arguments)
-    return client.harness.queue("q")
+    return client.harness.plain_queue("q")
 
 
 def cancel(client: Client, *tags: str) -> None:

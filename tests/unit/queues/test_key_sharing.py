@@ -105,7 +105,7 @@ def declare(client: Client, *, durable: bool = False, **arguments: Any) -> Share
     more: Table = {"x-" + name.replace("_", "-"): value for name, value in arguments.items()}
     client.declare("q", durable=durable, arguments={"x-key-shared": True} | more)
     client.bind("q", "amq.fanout")
-    sharing = client.harness.queue("q").need_keeper().dispatch
+    sharing = client.harness.plain_queue("q").need_keeper().dispatch
     assert isinstance(sharing, KeyShared)
     return sharing.keys
 
@@ -138,7 +138,7 @@ def client() -> Client:
 
 def test_only_queues_that_ask_for_it_share_keys(client: Client) -> None:
     client.declare("plain", arguments={"x-max-length": 3, "x-key-shared": False})
-    assert not isinstance(client.harness.queue("plain").need_keeper().dispatch, KeyShared)
+    assert not isinstance(client.harness.plain_queue("plain").need_keeper().dispatch, KeyShared)
     assert declare(client).aside_max == ASIDE_MAX
 
 

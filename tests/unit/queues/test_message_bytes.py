@@ -10,12 +10,12 @@ from engine_harness import Client, Harness
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import encode_table
-from warren.queues.queue import Queue
+from warren.queues.base_queue import BaseQueue
 
 BODY = b"x" * 100
 
 
-def unacked(queue: Queue) -> tuple[int, int]:
+def unacked(queue: BaseQueue) -> tuple[int, int]:
     return int(queue.unacked_count), int(queue.unacked_bytes)
 
 

@@ -16,7 +16,8 @@ from warren.exchanges.recent_history_exchange import REMEMBERED_BYTES, RecentHis
 from warren.msgstore.log.message import MESSAGE_OVERHEAD_BYTES, Envelope, Message, build_message
 from warren.msgstore.log.message_log import ALL_WAIT, NO_WAIT, PAGED_BYTES_MAX
 from warren.queues.backlog import SHORT_HEAD_BYTES, SHORT_HEAD_MESSAGES
-from warren.queues.queue import Queue
+from warren.queues.base_queue import BaseQueue
+from warren.queues.lanes import DELAYED
 from warren.queues.shared_keys import SHORT_ASIDE_MAX
 from warren.server.paging import Pager
 from warren.streams.backlog import SHORT_TAIL_BYTES, TAIL_BYTES
@@ -56,7 +57,7 @@ def write(harness: Harness, *, pressure: bool = False) -> None:
         harness.settle()
 
 
-def held_bytes(queue: Queue) -> int:
+def held_bytes(queue: BaseQueue) -> int:
     """Return the frames of all messages that wait in memory."""
     return sum(int(each.content_bytes()) for each in queue.ready.in_memory())
 
@@ -178,14 +179,14 @@ def test_large_headers_that_are_set_aside_count_until_they_are_taken() -> None:
 
 
 @pytest.mark.parametrize("mode", [1, PERSISTENT], ids=["transient", "persistent"])
-def test_delayed_messages_with_large_headers_leave_memory(mode: int) -> None:
+@pytest.mark.parametrize("arguments", [{}, {"x-queue-type": "stream"}], ids=["queue", "stream"])
+def test_delayed_messages_with_large_headers_leave_memory(mode: int, arguments: Table) -> None:
     harness, client = broker()
-    client.declare("q", durable=True)
+    client.declare("q", durable=True, arguments=arguments)
     fill(client, more={"x-delay": 60_000}, delivery_mode=mode)
     queue = harness.queue("q")
     write(harness, pressure=mode != PERSISTENT)
-    assert queue.keeper is not None
-    lane = queue.keeper.lanes.held
+    lane = queue.held(DELAYED)
     assert lane is not None and lane.count == COUNT
     kept = sum(int(each.content_bytes()) for each in lane._in_memory.values())
     assert kept <= harness.broker.log.resident_bytes <= SHARE
@@ -308,7 +309,7 @@ def test_dead_letters_with_large_headers_make_their_publishers_wait() -> None:
     harness, client = broker()
     vhost = harness.broker.vhosts["/"]
     client.declare("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
-    queue = harness.queue("q")
+    queue = harness.plain_queue("q")
     line = vhost.letters
     line._begun = True  # nothing continues it
     large = message(1 << 20)

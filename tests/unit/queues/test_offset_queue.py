@@ -131,7 +131,7 @@ class KeptClaims(Kept):
             self.publisher.publish("", "q", body)
         claims = self.queue
         assert isinstance(claims, ClaimQueue)
-        while claims.claim(self.harness.queue("q"), len(bodies), 1 << 40, True, []).count:
+        while claims.claim(self.harness.plain_queue("q"), len(bodies), 1 << 40, True, []).count:
             self.harness.settle()
 
 

@@ -23,7 +23,7 @@ class Place:
         client = self.harness.channel()
         client.declare("q", arguments={"x-key-shared": True})
         client.publish("", "q", b"body")
-        queue = self.harness.queue("q")
+        queue = self.harness.plain_queue("q")
         message = queue.ready.maybe_take_oldest()
         assert message is not None
         self.message = message

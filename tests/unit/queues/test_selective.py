@@ -10,6 +10,7 @@ from engine_harness import Client, Harness, basic_consume, body_of
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table
 from warren.msgstore.log.message import Message
+from warren.queues.base_queue import BaseQueue
 from warren.queues.dispatch import DRAIN_BUDGET
 from warren.queues.queue import Queue
 from warren.queues.returned_messages import STALE_MIN, ReturnedMessages
@@ -35,7 +36,7 @@ class Counting(Selection):
 def declared(harness: Harness, **arguments: Any) -> Queue:
     more: Table = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
     harness.channel().declare("q", durable=True, arguments=more)
-    return harness.queue("q")
+    return harness.plain_queue("q")
 
 
 def fill(harness: Harness, *bodies: bytes, **properties: Any) -> None:
@@ -56,7 +57,7 @@ def selecting(
 ) -> tuple[Client, Counting]:
     """Return a client that consumes what begins so."""
     client = client or harness.channel()
-    queue = harness.queue("q")
+    queue = harness.plain_queue("q")
     selection = Counting(beginning, cost)
     client.send(1, m.BasicQos(0, prefetch, False))
     before = set(queue.consumers)
@@ -73,7 +74,7 @@ def bodies(client: Client) -> list[bytes]:
     return [body_of(each) for each in client.take() if isinstance(each.method, m.BasicDeliver)]
 
 
-def search_of(queue: Queue, at: int = 0) -> Search:
+def search_of(queue: BaseQueue, at: int = 0) -> Search:
     search = list(queue.consumers)[at].search
     assert search is not None
     return search
@@ -148,7 +149,7 @@ def test_what_came_back_is_looked_at_in_its_order(order: tuple[int, ...]) -> Non
     for _ in range(4):
         holder.get("q")
     client, _ = selecting(harness, b"", prefetch=1)
-    queue = harness.queue("q")
+    queue = harness.plain_queue("q")
     queue.pause(paused=True)
     for at in order:
         holder.send(1, m.BasicReject(at + 1, True))
@@ -218,7 +219,7 @@ def test_looking_counts_for_the_turn_of_a_connection() -> None:
     client = harness.channel()
     for number in range(4):
         selecting(harness, b"yes", client=client, tag=f"c{number}")
-    queue = harness.queue("q")
+    queue = harness.plain_queue("q")
     queue.pause(paused=True)
     fill(harness, *[b"no"] * (2 * DRAIN_BUDGET))
     queue.pause(paused=False)
@@ -259,7 +260,7 @@ def test_two_who_want_the_same_of_what_is_read_have_it_once() -> None:
     second, _ = selecting(harness, b"yes", prefetch=2)
     assert bodies(first) == [b"yes 1"] and bodies(second) == [b"yes 2", b"yes 3"]
     harness.check()
-    queue = harness.queue("q")
+    queue = harness.plain_queue("q")
     queue.pause(paused=True)
     both = [harness.channel(), harness.channel()]
     for at, client in enumerate(both):
@@ -276,7 +277,7 @@ def test_two_who_want_the_same_of_what_is_read_have_it_once() -> None:
 @pytest.mark.parametrize("ends", ["cancelled", "deleted"])
 def test_what_is_read_for_who_goes_meanwhile_is_let_go(ends: str) -> None:
     harness = on_disk(3 * WINDOW_MESSAGES, b"yes")
-    queue = harness.queue("q")
+    queue = harness.plain_queue("q")
     log = harness.broker.log
     before = log.resident_bytes
     client, other = harness.channel(), harness.channel()

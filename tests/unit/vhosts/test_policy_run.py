@@ -7,8 +7,8 @@ from collections import Counter
 from engine_harness import Harness, queue_declare
 
 from warren.amqp.declarations import QueueDeclaration
+from warren.queues.base_queue import BaseQueue
 from warren.queues.long_work import TURN_STEPS, Steps
-from warren.queues.queue import Queue
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
 from warren.vhosts.policy_run import PolicyRun
 from warren.vhosts.topology_watcher import TopologyWatcher
@@ -113,7 +113,7 @@ class Told(TopologyWatcher):
     def __init__(self) -> None:
         self.of: Counter[str] = Counter()
 
-    def queue_policy_changed(self, queue: Queue, change: PolicyPut | PolicyDelete, by: str) -> None:
+    def queue_policy_changed(self, queue: BaseQueue, change: PolicyPut | PolicyDelete, by: str) -> None:
         self.of[queue.name] += 1
 
 

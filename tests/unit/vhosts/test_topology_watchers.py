@@ -8,8 +8,8 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
+from warren.queues.base_queue import BaseQueue
 from warren.queues.delivery import Consumer
-from warren.queues.queue import Queue
 from warren.vhosts.metadata import PolicyDelete, PolicyPut, VhostDelete, VhostPut
 from warren.vhosts.topology_watcher import TopologyWatcher
 
@@ -30,10 +30,10 @@ class Recorder(TopologyWatcher):
     def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
         self.note(f"no exchange {exchange.name} in {vhost} by {by}")
 
-    def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_created(self, vhost: str, queue: BaseQueue, by: str) -> None:
         self.note(f"queue {queue.name} in {vhost} by {by}")
 
-    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_deleted(self, vhost: str, queue: BaseQueue, by: str) -> None:
         self.note(f"no queue {queue.name} in {vhost} by {by}")
 
     def binding_created(self, vhost: str, binding: Binding, by: str) -> None:

@@ -10,7 +10,7 @@ from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
-from warren.queues.queue import Queue
+from warren.queues.base_queue import BaseQueue
 from warren.queues.timers import TimerQueue
 from warren.vhosts.metadata import BindingPut, ExchangePut, QueuePut, VhostPut
 from warren.vhosts.topology_watcher import TopologyWatcher
@@ -29,7 +29,7 @@ class Heard(TopologyWatcher):
     def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
         self.told.append(f"-{exchange.name} by {by}")
 
-    def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
+    def queue_created(self, vhost: str, queue: BaseQueue, by: str) -> None:
         self.told.append(f"+{queue.name} by {by}")
 
     def binding_created(self, vhost: str, binding: Binding, by: str) -> None:

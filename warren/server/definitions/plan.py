@@ -40,7 +40,7 @@ from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import create_exchange
 from warren.queues import seen_keys
 from warren.queues.arguments import QueueArguments
-from warren.queues.queue import Queue
+from warren.queues.base_queue import BaseQueue
 from warren.server.definitions.schema import (
     BindingItem,
     Definitions,
@@ -559,7 +559,7 @@ class _Planner:
             return arguments
         return _with_type(arguments, default)
 
-    def _existing_queue(self, existing: Queue, item: QueueItem, arguments: bytes) -> None:
+    def _existing_queue(self, existing: BaseQueue, item: QueueItem, arguments: bytes) -> None:
         vhost = existing.vhost_name
         if existing.owner is not None:
             self._add(CONFLICT, "queue", vhost, item.name, "a connection has an exclusive queue of this name")
