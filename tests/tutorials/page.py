@@ -38,7 +38,7 @@ ANYTHING = "…"
 END_DEADLINE_S = 6 * DEADLINE_S
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
-_PROGRAM = re.compile(r"(?:#|//|--) ([\w/.-]+\.(?:py|js|ts|yml|sql))\n")
+_PROGRAM = re.compile(r"(?:<\?php )?(?:#|//|--) ([\w/.-]+\.(?:py|js|ts|yml|sql|java|go|php|rb|cs))\n")
 _MEASURED = re.compile(r"\b\d[\d,.]*(?=/s\b| s\b| ms\b)")
 
 
@@ -158,7 +158,7 @@ class Reader:
 
     def _with_ports(self, text: str) -> str:
         for usual, port in self._ports.items():
-            text = re.sub(rf"(\b127\.0\.0\.1:|\blocalhost:|--port ){usual}\b", rf"\g<1>{port}", text)
+            text = re.sub(rf"(\b127\.0\.0\.1(?::|', )|\blocalhost:|--port ){usual}\b", rf"\g<1>{port}", text)
         return text
 
     def _type(self, command: Command) -> None:
