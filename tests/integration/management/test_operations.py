@@ -379,6 +379,16 @@ def test_search_finds_what_the_user_may_see(place: Place, amqp: Connect) -> None
         user.close()
 
 
+def test_search_begins_with_the_nearest_names(place: Place, amqp: Connect) -> None:
+    channel = amqp().channel()
+    for name in ("a.nearby", "nearby.1", "NEARBY"):
+        channel.queue_declare(name)
+    for limit in (1, 2, 50):
+        found = place.api.get(f"/warren/search?q=nearby&limit={limit}")
+        assert [each["name"] for each in found["items"]] == ["NEARBY", "nearby.1", "a.nearby"][:limit]
+        assert found["more"] is (limit < 3)
+
+
 # --- store and reactor ------------------------------------------------------------------------------------------------
 
 

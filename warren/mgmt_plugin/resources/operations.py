@@ -251,22 +251,26 @@ class SearchHandlers(Handlers):
             limit = min(SEARCH_MAX, max(1, integer(call.query.get("limit", "50"))))
         except ValueError:
             raise bad_request("limit must be a number") from None
-        found: dict[str, list[Described]] = {}
+        # Of each kind: those of that name, those that begin with it, the others.
+        found: dict[str, tuple[list[Described], list[Described], list[Described]]] = {}
         more = False
         if wanted:
             queues = await visible_queues(call, self._view)
             for kind, named in self._candidates(call, queues):
                 for vhost, name, detail in named:
                     await give_way()
-                    if wanted not in name.lower() and wanted not in detail.lower():
+                    known_as = name.lower()
+                    if wanted not in known_as and wanted not in detail.lower():
                         continue
-                    of_kind = found.setdefault(kind, [])
-                    if len(of_kind) == limit:
+                    nearness = 0 if known_as == wanted else 1 if known_as.startswith(wanted) else 2
+                    as_near = found.setdefault(kind, ([], [], []))[nearness]
+                    if len(as_near) == limit:
                         more = True
                         continue
-                    of_kind.append({"kind": kind, "vhost": vhost, "name": name, "detail": detail})
-        items = _some_of_each(list(found.values()), limit)
-        return {"items": items, "more": more or len(items) < sum(map(len, found.values()))}
+                    as_near.append({"kind": kind, "vhost": vhost, "name": name, "detail": detail})
+        kinds = [[*same, *beginning, *others] for same, beginning, others in found.values()]
+        items = _some_of_each(kinds, limit)
+        return {"items": items, "more": more or len(items) < sum(map(len, kinds))}
 
     def _candidates(self, call: Call, queues: list[QueueRef]) -> Iterator[tuple[str, Iterable[Named]]]:
         view = self._view
