@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from setuptools import Distribution, setup
 from setuptools.command.build_ext import build_ext
@@ -40,6 +41,20 @@ class BuildEngine(build_ext):
         super().run()
         if kept is not None:
             engine_build.keep(self.get_outputs(), self.build_lib, kept)
+
+    def build_extension(self, ext: Any) -> None:
+        """Compile the units of the engine, each with its own options, and link them; shims as usual."""
+        units = getattr(ext, "units", None)
+        if units is not None:
+
+            def compile_one(unit: engine_build.Unit) -> list[str]:
+                objects: list[str] = self.compiler.compile(
+                    [unit.source], self.build_temp, include_dirs=ext.include_dirs, extra_postargs=unit.options
+                )
+                return objects
+
+            ext.sources, ext.extra_objects = [], engine_build.compile_units(units, compile_one)
+        super().build_extension(ext)
 
 
 if DESCRIBING.intersection(sys.argv) and BUILDING.isdisjoint(sys.argv):

@@ -1,11 +1,14 @@
 """How the engine is compiled: which modules, the C code that mypyc makes of them and its faults, what a build keeps.
 
-    sources --mypycify--> C --mend--> C --compiler, linker--> shared objects -> WARREN_ENGINE_CACHE/KEY/
+    sources --mypycify--> C of each module --mend, join--> units --compiler, linker--> shared objects
+                                                                                    -> WARREN_ENGINE_CACHE/KEY/
 
-1. The engine is one C file, so that its functions can be put in line. Small extensions lead to its modules.
+1. The engine is one shared object, made of units: one of the modules that every message passes through (`HOT`) and
+   mypyc's runtime, whose functions are put in line in each other, and one for each package, of its other modules.
+   Small extensions lead to the modules.
 2. `key` covers all that the shared objects depend on: the compiled modules, the modules that they import, the
-   interpreter, the compiler, mypyc, and this file. A build with a known key takes what an earlier build has kept. So a
-   change of the management API, a table or the user interface compiles nothing.
+   interpreter, the compiler, mypyc and its settings, and this file. A build with a known key takes what an earlier
+   build has kept. So a change of the management API, a table or the user interface compiles nothing.
 
 `setup.py` is the only user. It runs with the packages of requirements/build.txt.
 """
@@ -13,6 +16,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
 import os
 import re
@@ -21,7 +25,9 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -40,7 +46,36 @@ COMPILED_MODULES: Final = (
     "server/network/tls_session.py",
     "server/network/transport.py",
 )
-KEPT_BUILDS: Final = 3
+GROUP: Final = "warren_engine"
+# What every message passes through, by the name of the module without `warren.`.
+HOT: Final = {
+    "amqp.codec",
+    "amqp.outbox",
+    "amqp.properties",
+    "channels.channel_confirms",
+    "channels.confirms",
+    "channels.content_channel",
+    "channels.fast_path",
+    "channels.reply_gate",
+    "channels.route_cache",
+    "channels.session",
+    "msgstore.log.batch",
+    "msgstore.log.message",
+    "msgstore.log.message_log",
+    "msgstore.log.queue_index",
+    "msgstore.log.records",
+    "msgstore.log.segments",
+    "queues.content_frames",
+    "queues.counters",
+    "queues.delivery",
+    "queues.dispatch",
+    "queues.lanes",
+    "queues.queue",
+    "queues.ready_messages",
+    "server.network.reactor",
+    "server.network.transport",
+}
+KEPT_BUILDS: Final = 6
 
 
 def compiled_sources() -> list[str]:
@@ -59,6 +94,10 @@ COMPILING: Final = ["-Wno-all", "-pipe", "-fno-asynchronous-unwind-tables", "-fn
 # Nobody outside calls the engine but by its module. So the compiler may call its functions directly, and put small
 # ones in line, such as those that look into a list: a tenth less CPU per message.
 COMPILING.append("-fvisibility=hidden")
+# Of 37 MB of C code most is not for messages one by one: compiled with -O3 as well, it takes twice as long, and no
+# message is faster (docs/decisions/0003).
+OF_HOT: Final = ["-O3"]
+OF_OTHERS: Final = ["-O1"]
 
 
 def compiler() -> str:
@@ -68,12 +107,6 @@ def compiler() -> str:
 
 def has_compiler() -> bool:
     return shutil.which(compiler().split()[0]) is not None
-
-
-def can_optimize_at_link_time() -> bool:
-    """Whether the compiler is GCC with what it needs for that; clang takes other options."""
-    asked = [*compiler().split()[:1], "-print-prog-name=lto-wrapper"]
-    return os.path.isabs(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip())
 
 
 def processors() -> int:
@@ -93,7 +126,7 @@ ACYCLIC_DEALLOC: Final = re.compile(
         (?P<body> .*_clear\(.*\n .*tp_free.*\n) \s*CPy_TRASHCAN_END\(self\)\n""",
     re.VERBOSE,
 )
-# mypyc 2.4 takes some of its indentation never back: of 290 MB of the engine 260 were spaces.
+# mypyc 2.4 takes some of its indentation never back, which the compiler has to read.
 INDENTATION: Final = re.compile(r"(?m)^[ \t]+")
 # Functions that run once, when their module is imported: half a minute of optimizing that nothing gains from.
 RUN_ONCE: Final = re.compile(
@@ -124,33 +157,95 @@ def mended(text: str) -> str:
     return found
 
 
+# What a shim, the small extension that leads to a module, uses of the interpreter. To read all of Python.h instead
+# takes 0.1 s of a processor for each of more than 200 shims.
+SHIM_DECLARATIONS: Final = """typedef struct _object PyObject;
+#define NULL ((void *)0)
+#define PyMODINIT_FUNC __attribute__((visibility("default"))) PyObject *
+#define Py_DECREF Py_DecRef
+extern PyObject *PyImport_ImportModuleLevel(const char *, PyObject *, PyObject *, PyObject *, int);
+extern PyObject *PyObject_GetAttrString(PyObject *, const char *);
+extern PyObject *Py_BuildValue(const char *, ...);
+extern void *PyCapsule_GetPointer(PyObject *, const char *);
+extern void PyErr_Clear(void);
+extern void Py_DecRef(PyObject *);
+"""
+
+
+def with_own_declarations(shim: str) -> str:
+    """Return the C code of a shim without the interpreter's headers; code that uses more of them does not compile."""
+    assert shim.startswith("#include <Python.h>\n"), shim[:100]
+    return SHIM_DECLARATIONS + shim.removeprefix("#include <Python.h>\n")
+
+
 def phase(text: str) -> None:
     """Tell `scripts/setup` what happens now, in the file that it names."""
     if "WARREN_BUILD_PHASE" in os.environ:
         Path(os.environ["WARREN_BUILD_PHASE"]).write_text(text)
 
 
+@dataclass(frozen=True)
+class Unit:
+    """A C file that is compiled by itself, and how."""
+
+    source: str
+    options: list[str]
+
+
+def joined(texts: Mapping[str, str], runtime: Sequence[str]) -> dict[str, tuple[str, list[str]]]:
+    """Return the units that C code is compiled in: for each its name, its text, and the options of the compiler.
+
+    `texts` has the code of each module, by the name of the module, and what they share under "". `runtime` are the
+    paths of mypyc's own code.
+    """
+    units: dict[str, list[str]] = {"hot": [f'#include "{path}"\n' for path in runtime]}
+    for module, text in texts.items():
+        is_hot = not module or module.removeprefix("warren.") in HOT
+        units.setdefault("hot" if is_hot else module.split(".")[1], []).append(text)
+    return {name: ("".join(parts), OF_HOT if name == "hot" else OF_OTHERS) for name, parts in units.items()}
+
+
 def extensions() -> list[Any]:
-    """Write the C code of the engine, and return setuptools' extensions for it."""
+    """Write the C code of the engine, and return setuptools' extensions for it; the first has `units`."""
     from mypyc.build import mypycify
+    from mypyc.namegen import exported_name
 
     phase("writing C")
+    # As mypy itself does when it is started as a program: it makes millions of objects, and few die.
+    gc.set_threshold(200_000, 30, 30)
     options = ["--config-file", "pyproject.toml"]
     found: list[Any] = mypycify(
-        options + compiled_sources(), opt_level="3", debug_level="0", group_name="warren_engine"
+        options + compiled_sources(), opt_level="3", debug_level="0", group_name=GROUP, multi_file=True
     )
-    # When the engine is linked, its parts are optimized on several processors; that takes a quarter less of them, too.
-    at_link_time = can_optimize_at_link_time()
-    for extension in found:
-        engine = [Path(source) for source in extension.sources if Path(source).name.startswith("__native")]
-        for source in engine:
-            source.write_text(mended(source.read_text()))
-        is_in_parts = at_link_time and bool(engine)
-        # mypyc gives all extensions the same lists.
-        extension.extra_compile_args = extension.extra_compile_args + COMPILING + ["-flto"] * is_in_parts
-        extension.extra_link_args = extension.extra_link_args + [f"-flto={processors()}"] * is_in_parts
+    engine, *shims = found
+    modules = {f"__native_{exported_name(shim.name)}.c": shim.name for shim in shims}
+    texts: dict[str, str] = {}
+    runtime = []
+    for path in map(Path, engine.sources):
+        if path.name.startswith("__native_"):
+            texts[modules.get(path.name, "")] = mended(path.read_text())
+        else:
+            runtime.append(path.name)
+    assert len(texts) == len(modules) + 1
+    directory = Path(engine.sources[0]).parent
+    engine.units = []
+    for name, (text, unit_options) in joined(texts, runtime).items():
+        source = directory / f"__unit_{name}.c"
+        source.write_text(text)
+        engine.units.append(Unit(str(source), engine.extra_compile_args + COMPILING + unit_options))
+    for shim in shims:
+        (source,) = map(Path, shim.sources)
+        source.write_text(with_own_declarations(source.read_text()))
+        shim.extra_compile_args = shim.extra_compile_args + COMPILING + OF_OTHERS
     phase("compiling C")
     return found
+
+
+def compile_units(units: Sequence[Unit], compile_one: Callable[[Unit], list[str]]) -> list[str]:
+    """Compile units side by side, and return the object files: first the one that takes longest, then the largest."""
+    longest_first = sorted(units, key=lambda unit: (OF_HOT[0] not in unit.options[-1:], -os.path.getsize(unit.source)))
+    with ThreadPoolExecutor(processors()) as pool:
+        return [path for paths in pool.map(compile_one, longest_first) for path in paths]
 
 
 # --- what a build keeps ---------------------------------------------------------------------------------------------
@@ -187,6 +282,13 @@ def inputs() -> list[Path]:
     return sorted(found)
 
 
+def _settings() -> list[Any]:
+    """Return what pyproject.toml says about compiling; the metadata of the package make no other engine."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    tools = project.get("tool", {})
+    return [project.get("build-system"), tools.get("warren"), tools.get("mypy")]
+
+
 def key() -> str:
     """Return a name for the shared objects that these sources, this interpreter and this compiler make."""
     told = subprocess.run([*compiler().split()[:1], "--version"], capture_output=True, text=True, check=False).stdout
@@ -200,7 +302,8 @@ def key() -> str:
         os.environ.get("CFLAGS", ""),
     ):
         digest.update(text.encode() + b"\0")
-    for path in (Path(__file__), ROOT / "setup.py", ROOT / "pyproject.toml", *inputs()):
+    digest.update(repr(_settings()).encode() + b"\0")
+    for path in (Path(__file__), ROOT / "setup.py", *inputs()):
         digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:32]
 
