@@ -15,8 +15,8 @@ import pytest
 from broker_process import WarrenProcess, wait_until
 from free_ports import free_port
 
-from .page import ROOT, read_page
-from .test_guides import GUIDES, require_installed
+from .page import ROOT, Page, Reader, read_page
+from .test_guides import GUIDES, contents, require_installed
 
 AIRFLOW = ROOT / ".cache" / "airflow" / "bin"
 DEADLINE_S = 600.0
@@ -39,7 +39,7 @@ def airflow(home: Path, broker: WarrenProcess) -> Iterator[None]:
     environment |= {f"AIRFLOW__{name}": value for name, value in settings.items()}
     environment["PATH"] = f"{AIRFLOW}:{environment['PATH']}"
     environment["AIRFLOW_HOME"] = str(home)
-    environment["AIRFLOW_CONN_WARREN"] = f"amqp://guest:guest@127.0.0.1:{broker.amqp_port}/%2F"
+    environment["AIRFLOW_CONN_WARREN"] = f"amqp://guest:guest@127.0.0.1:{broker.amqp_port}/airflow"
     with (home / "output.log").open("wb") as output:
         started = subprocess.Popen(
             [AIRFLOW / "airflow", "standalone"],
@@ -67,11 +67,13 @@ def orders_worked_on(home: Path) -> list[str]:
 def test_a_dag_runs_when_messages_wait_and_works_on_each(tmp_path: Path) -> None:
     require_installed(AIRFLOW)
     home = tmp_path / "airflow"
-    for name, program in read_page(GUIDES / "airflow.md").programs.items():
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text(program)
+    page = read_page(GUIDES / "airflow.md")
+    (*prepare, publish_one), clean_up = page.sections
     with WarrenProcess(tmp_path / "broker") as broker:
-        parameters = pika.ConnectionParameters("127.0.0.1", broker.amqp_port)
+        before = contents(broker)
+        home.mkdir()
+        Reader(Page(page.programs, [prepare]), home, broker).follow()
+        parameters = pika.ConnectionParameters("127.0.0.1", broker.amqp_port, "airflow")
 
         def publish(numbers: range) -> None:
             with pika.BlockingConnection(parameters) as connection:
@@ -90,9 +92,13 @@ def test_a_dag_runs_when_messages_wait_and_works_on_each(tmp_path: Path) -> None
                 await_orders(3)
                 publish(range(3, 6))
                 await_orders(6)
+                Reader(Page({}, [[publish_one]]), home, broker).follow()
+                await_orders(7)
             except AssertionError:
                 print((home / "output.log").read_text(errors="replace")[-10_000:])
                 raise
-        assert sorted(orders_worked_on(home)) == [str(number) for number in range(6)]
+        assert sorted(map(int, orders_worked_on(home))) == [*range(6), 17]
         with pika.BlockingConnection(parameters) as connection:
             assert connection.channel().basic_get("orders")[0] is None
+        Reader(Page({}, [clean_up]), home, broker).follow()
+        assert contents(broker) == before, "the page does not clean up"

@@ -94,7 +94,7 @@ def test_each_guide_is_run_or_says_that_it_was_not() -> None:
         assert ("**This page was not run by us**" in text) == (name in NOT_RUN), name
 
 
-@pytest.mark.parametrize("name", [*PYTHON, "dbt", "nestjs"])
+@pytest.mark.parametrize("name", [*PYTHON, "airflow", "dbt", "nestjs"])
 def test_each_guide_names_its_packages_and_has_a_vhost_that_it_deletes(name: str) -> None:
     text = (GUIDES / f"{name}.md").read_text()
     assert re.search(r"pip install\s'|npm install ", text)
