@@ -21,40 +21,11 @@ import pyarrow.parquet as pq
 import pytest
 from broker_process import WarrenProcess
 from pika.adapters.blocking_connection import BlockingChannel
-from warren_command import run_warren
+
+from .commands import command, run
 
 SEED = int(os.environ.get("WARREN_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 KILLS = 4
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
-    with WarrenProcess(tmp_path_factory.mktemp("broker")) as running:
-        yield running
-
-
-@pytest.fixture
-def channel(broker: WarrenProcess) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port))
-    opened = connection.channel()
-    opened.confirm_delivery()
-    yield opened
-    connection.close()
-
-
-def words(broker: WarrenProcess, *arguments: object) -> list[str]:
-    return [*map(str, arguments), "--url", f"http://127.0.0.1:{broker.http_port}"]
-
-
-def command(broker: WarrenProcess, *arguments: object) -> list[str]:
-    return [sys.executable, "-P", "-m", "warren", *words(broker, *arguments)]
-
-
-def run(broker: WarrenProcess, *arguments: object, code: int = 0) -> str:
-    """Run a command to its end and return what it printed."""
-    ended = run_warren(*words(broker, *arguments))
-    assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended.stdout if code == 0 else ended.stderr
 
 
 def run_until(broker: WarrenProcess, commits: int, *arguments: object) -> bool:

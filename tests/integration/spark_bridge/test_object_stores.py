@@ -8,8 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +18,11 @@ import pytest
 from broker_process import WarrenProcess
 from object_store import ObjectStore
 from pika.adapters.blocking_connection import BlockingChannel
-from warren_command import run_warren
+
+from .commands import command, run
 
 _numbers = itertools.count(1)
 PERSISTENT = pika.BasicProperties(delivery_mode=2, headers={"n": 1})
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
-    with WarrenProcess(tmp_path_factory.mktemp("broker")) as running:
-        yield running
-
-
-@pytest.fixture
-def channel(broker: WarrenProcess) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port))
-    opened = connection.channel()
-    opened.confirm_delivery()
-    yield opened
-    connection.close()
 
 
 class Bucket:
@@ -84,20 +68,6 @@ class Bucket:
 @pytest.fixture
 def bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return Bucket(object_store, f"bucket-{next(_numbers)}", monkeypatch)
-
-
-def words(broker: WarrenProcess, *arguments: object) -> list[str]:
-    return [*map(str, arguments), "--url", f"http://127.0.0.1:{broker.http_port}"]
-
-
-def command(broker: WarrenProcess, *arguments: object) -> list[str]:
-    return [sys.executable, "-P", "-m", "warren", *words(broker, *arguments)]
-
-
-def run(broker: WarrenProcess, *arguments: object, code: int = 0) -> str:
-    ended = run_warren(*words(broker, *arguments))
-    assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended.stdout if code == 0 else ended.stderr
 
 
 def fill(channel: BlockingChannel, queue: str, count: int, **arguments: Any) -> None:
