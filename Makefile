@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-pauses bench-protocols bench-spark pipeline lake-example fuzz abuse soak churn crashtest lake-kills spark-kills mutants mutants-rules mutants-cluster protocol cluster-faults cluster-partitions kubernetes verify screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-flows bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-pauses bench-protocols bench-spark pipeline lake-example fuzz abuse soak churn crashtest lake-kills spark-kills mutants mutants-rules mutants-cluster protocol cluster-faults cluster-partitions kubernetes verify screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -51,6 +51,9 @@ cluster: ## three nodes and their etcd on this machine, clients, and commands th
 
 bench: setup-test ## measure against RabbitMQ, write benchmarks/RESULTS.md (ARGS="--only fanout --rounds 1")
 	.venv/bin/python benchmarks/run.py $(ARGS)
+
+bench-flows: setup-test ## what a message costs by queues, connections and batches: instructions, by valgrind; benchmarks/FLOWS.md (ARGS="--functions 30")
+	.venv/bin/python benchmarks/flows.py --write $(ARGS)
 
 bench-backlog: setup-test ## ten million messages waiting, restarts with them, benchmarks/BACKLOG.md (ARGS="--count 1000000")
 	.venv/bin/python benchmarks/backlog.py $(ARGS)
