@@ -76,8 +76,10 @@ def scan_properties(data: bytes, start: i64, end: i64) -> i64:
     pos: i64 = start + MIN_HEADER_BYTES
     persistent: i64 = 0
     bit: i64 = CONTENT_TYPE
-    while bit >= CLUSTER_ID:
-        if flags & bit:
+    left: i64 = flags
+    while left:
+        if left & bit:
+            left ^= bit
             if bit == HEADERS:
                 table_end: i64 = flat_table_end(data, pos, end)
                 if table_end < 0:

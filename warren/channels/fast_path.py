@@ -6,9 +6,9 @@ Rare work is in methods that `channels.connection` and `channels.channel` overri
 1. The unit of work is the read buffer. One loop walks its frames; a publish whose method, header and single body
    frame lie in the buffer one behind the other is taken in one step, with no state kept between frames.
 2. The argument bytes of basic.publish are the key of the route: the same bytes as last time cost one comparison in
-   place, and seen before cost one look-up. `VirtualHost.topology_version` says when a remembered route may be wrong. A
-   content in several steps goes where it was routed when it began, but not to a queue that is deleted by its last
-   frame.
+   place, and seen before cost one look-up in place. `VirtualHost.topology_version` says when a remembered route may be
+   wrong. A content in several steps goes where it was routed when it began, but not to a queue that is deleted by its
+   last frame.
 3. Content is one slice of the buffer, or the pieces of a large frame that a read has cut, and is never taken apart;
    its properties are checked in place and decoded only for the few messages that carry something the broker must
    act on.
@@ -45,6 +45,7 @@ from warren.amqp.properties import BODY_SIZE_OFFSET, MIN_HEADER_BYTES
 from warren.channels.connection_states import NEXT_STATES
 from warren.channels.content_channel import CUT_MIN_BYTES, EXPECT_HEADER, EXPECT_METHOD, ContentChannel, slice_of
 from warren.channels.peer import Peer
+from warren.channels.route_cache import are_at
 from warren.channels.session import CHANNEL_CLOSING
 from warren.channels.shared import METHOD_UNITS, PAUSED_TURN
 
@@ -56,26 +57,14 @@ PROTOCOL: Final = "AMQP 0-9-1"
 # An 8-byte grace for clients that count the frame overhead wrongly, as RabbitMQ gives.
 FRAME_GRACE_BYTES: Final = 8
 
-WORD_BYTES: Final = 8
-
 # Reads up to this size are joined with the rest of the last read; larger ones are walked where they are.
 JOIN_MAX_BYTES: Final = 4096
 
 
-def _are_at(known: bytes, data: bytes, start: i64, end: i64) -> bool:
-    """Tell whether ``data[start:end]`` is `known`, without a copy of it: eight bytes are compared at a time."""
-    size: i64 = len(known)
-    if end - start != size:
-        return False
-    if size < WORD_BYTES:
-        return data[start:end] == known
-    last: i64 = size - WORD_BYTES
-    at: i64 = 0
-    while at < last:
-        if read_i64_be(data, start + at) != read_i64_be(known, at):
-            return False
-        at += WORD_BYTES
-    return read_i64_be(data, start + last) == read_i64_be(known, last)
+def _head_at_the_end(data: bytes, at: i64) -> i64:
+    """Return type, channel and size of a frame of which no more than these have come, as one number."""
+    number: i64 = i64(read_i16_be(data, at + 1)) & 0xFFFF
+    return (i64(data[at]) << 16 | number) << 32 | (i64(read_i32_be(data, at + 3)) & 0xFFFFFFFF)
 
 
 class FrameConnection(Peer):
@@ -228,9 +217,10 @@ class FrameConnection(Peer):
                 self.share_used()
                 return pos
             self.units_left = units - 1
-            frame_type: i64 = data[pos]
-            size: i64 = i64(read_i32_be(data, pos + 3)) & 0xFFFFFFFF
-            frame_number: i64 = i64(read_i16_be(data, pos + 1)) & 0xFFFF
+            head: i64 = read_i64_be(data, pos) >> 8 if end - pos > FRAME_HEAD_BYTES else _head_at_the_end(data, pos)
+            frame_type: i64 = head >> 48 & 0xFF
+            size: i64 = head & 0xFFFFFFFF
+            frame_number: i64 = head >> 32 & 0xFFFF
             if size > self.frame_limit_bytes:
                 self.at_end = end
                 self.at_method = 0
@@ -271,12 +261,12 @@ class FrameConnection(Peer):
                         if (
                             route is None
                             or channel.last_version != vhost.topology_version
-                            or not _are_at(channel.last_arguments, data, payload + 4, next_pos - 1)
+                            or not are_at(channel.last_arguments, data, payload + 4, next_pos - 1)
                             or not route.cacheable
                         ):
                             # Errors found while routing are raised after the method frame. The content that
                             # follows then meets a closing channel and is dropped.
-                            route = channel.find_route(data[payload + 4 : next_pos - 1])
+                            route = channel.find_route_at(data, payload + 4, next_pos - 1)
                         channel.route = route
                         pos = self._content_in_one_piece(channel, data, next_pos, end)
                         if pos < 0:
@@ -311,19 +301,16 @@ class FrameConnection(Peer):
 
         Anything unusual is left to the frame by frame way, which also names the errors.
         """
-        if end - start < FRAME_OVERHEAD_BYTES + MIN_HEADER_BYTES or data[start] != FRAME_HEADER:
+        if end - start < FRAME_OVERHEAD_BYTES + MIN_HEADER_BYTES:
             return -1
-        header_end: i64 = start + FRAME_OVERHEAD_BYTES + (i64(read_i32_be(data, start + 3)) & 0xFFFFFFFF)
-        if (
-            header_end > end
-            or header_end - start < FRAME_OVERHEAD_BYTES + MIN_HEADER_BYTES
-            or data[header_end - 1] != FRAME_END
-        ):
-            return -1
-        if header_end - start - FRAME_OVERHEAD_BYTES > self.frame_limit_bytes:
-            return -1
+        # Heads of frames are compared as one number: type, channel and size, without the first byte of the payload.
         number: i64 = channel.number
-        if (i64(read_i16_be(data, start + 1)) & 0xFFFF) != number:
+        head: i64 = read_i64_be(data, start) >> 8
+        header_bytes: i64 = head & 0xFFFFFFFF
+        if head >> 32 != FRAME_HEADER << 16 | number or header_bytes < MIN_HEADER_BYTES:
+            return -1
+        header_end: i64 = start + FRAME_OVERHEAD_BYTES + header_bytes
+        if header_end > end or data[header_end - 1] != FRAME_END or header_bytes > self.frame_limit_bytes:
             return -1
         if read_i16_be(data, start + FRAME_HEAD_BYTES) != BASIC_CLASS_ID:
             return -1
@@ -332,16 +319,12 @@ class FrameConnection(Peer):
             self.at_end = header_end
             channel.complete(data[start:header_end], None, data, start, header_end, 0, header_end - start)
             return header_end
-        if body_bytes < 0 or body_bytes > self.frame_limit_bytes:
+        if body_bytes < 0 or body_bytes > self.frame_limit_bytes or body_bytes > self.shared.message_max_bytes:
             return -1
         body_end: i64 = header_end + FRAME_OVERHEAD_BYTES + body_bytes
-        if body_end > end or data[header_end] != FRAME_BODY or data[body_end - 1] != FRAME_END:
+        if body_end > end or data[body_end - 1] != FRAME_END:
             return -1
-        if (i64(read_i16_be(data, header_end + 1)) & 0xFFFF) != number:
-            return -1
-        if (i64(read_i32_be(data, header_end + 3)) & 0xFFFFFFFF) != body_bytes:
-            return -1
-        if body_bytes > self.shared.message_max_bytes:
+        if read_i64_be(data, header_end) >> 8 != (FRAME_BODY << 16 | number) << 32 | body_bytes:
             return -1
         self.at_end = body_end
         largest: i64 = header_end - start

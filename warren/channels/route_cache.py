@@ -8,15 +8,19 @@
 2. Caches count bytes, not entries: one route may have very many queues. A cache above `CACHE_BYTES_MAX` is emptied;
    above `BYTES_MAX` in all, the cache that has been in use for longest is emptied.
 3. Routes of one exchange with equal queues share one list.
-4. A dropped route is void: it has no queues and is not `cacheable`. A session or a content that still holds the route
+4. The argument bytes are looked up where they lie in the read buffer (`RouteCache.maybe_at`): neither a copy of them
+   nor an object is made. A route has one of two places for that, chosen by all of its bytes. Where others have taken
+   both, the route is found by `routes`: a peer that has many choose the same places loses this advantage, not more.
+5. A dropped route is void: it has no queues and is not `cacheable`. A session or a content that still holds the route
    looks the exchange up again, so only the cache keeps lists of queues in memory.
-5. When memory is short, all caches are emptied before a queue gives anything up (`drop_all`).
+6. When memory is short, all caches are emptied before a queue gives anything up (`drop_all`).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from librt.strings import read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from warren.exchanges.exchange import Exchange
@@ -27,19 +31,62 @@ from warren.vhosts.virtual_host import VirtualHost
 BYTES_MAX: Final = 32 << 20
 CACHE_BYTES_MAX: Final = 4 << 20
 # The size of a route besides its arguments, which it holds four times: as the key, and as names and bytes of its
-# envelope.
-ROUTE_BYTES: Final = 600
+# envelope. It includes the route's part of the places.
+ROUTE_BYTES: Final = 664
+# There are at least as many places as this for each route, and at most twice as many.
+PLACES_PER_ROUTE: Final = 4
+PLACES_MIN: Final = 64
+_NO_PLACES: Final[list[Route | None]] = []  # of caches with one route, or none: never changed
 LIST_BYTES: Final = 56
 QUEUE_BYTES: Final = 8
 # The number of caches that one tick looks at.
 LOOKED_AT_MAX: Final = 1000
+
+WORD_BYTES: Final = 8
+_HALF_MASK: Final = 0x7FFFFFFF
+_SPREAD: Final = 0x5BD1E995  # odd, with bits everywhere, and so small that a product with 31 bits is not negative
+
+
+def are_at(known: bytes, data: bytes, start: i64, end: i64) -> bool:
+    """Tell whether ``data[start:end]`` is `known`, without a copy of it: eight bytes are compared at a time."""
+    size: i64 = len(known)
+    if end - start != size:
+        return False
+    if size < WORD_BYTES:
+        return data[start:end] == known
+    last: i64 = size - WORD_BYTES
+    at: i64 = 0
+    while at < last:
+        if read_i64_be(data, start + at) != read_i64_be(known, at):
+            return False
+        at += WORD_BYTES
+    return read_i64_be(data, start + last) == read_i64_be(known, last)
+
+
+def _mixed(before: i64, word: i64) -> i64:
+    product: i64 = ((before ^ word ^ (word >> 31)) & _HALF_MASK) * _SPREAD
+    return product ^ (product >> 29)
+
+
+def _place_of(data: bytes, start: i64, end: i64) -> i64:
+    """Return a number that depends on each of ``data[start:end]``, which are at least four bytes."""
+    if end - start < WORD_BYTES:
+        return _mixed(i64(read_i32_be(data, start)), i64(read_i32_be(data, end - 4)))
+    place: i64 = 0
+    last: i64 = end - WORD_BYTES
+    at: i64 = start
+    while at < last:
+        place = _mixed(place, read_i64_be(data, at))
+        at += WORD_BYTES
+    return _mixed(place, read_i64_be(data, last))
 
 
 class Route:
     """The meaning of certain arguments of basic.publish for one principal.
 
     ``queues`` is where messages go when ``cacheable``; else the destinations depend on each message. ``exchange`` is
-    the one they are published to, the only one that counts them. ``ticket``: see `ticket_of`.
+    the one they are published to, the only one that counts them. ``ticket``: see `ticket_of`. ``arguments``: its key
+    in a cache, b"": it was never in one.
     """
 
     def __init__(
@@ -58,6 +105,7 @@ class Route:
         self.mandatory: bool = mandatory
         self.immediate: bool = immediate
         self.ticket: i64 = ticket_of(queues)
+        self.arguments: bytes = b""
 
 
 def ticket_of(queues: list[Receiver]) -> i64:
@@ -78,6 +126,7 @@ class RouteCache:
         self.bytes: i64 = 0
         self._memory = memory
         self._vhost: VirtualHost | None = None
+        self._places = _NO_PLACES  # a power of two of them, see `maybe_at`
         self._lists: dict[Exchange, list[Receiver]] = {}  # the last list of each exchange
 
     def begin(self, vhost: VirtualHost) -> None:
@@ -85,6 +134,45 @@ class RouteCache:
         self.drop()
         self._vhost = vhost
         self.version = vhost.topology_version
+
+    def maybe_at(self, data: bytes, start: i64, end: i64) -> Route | None:
+        """Return the route with the argument bytes ``data[start:end]`` if it has a place; None: ask `routes`."""
+        places = self._places
+        count: i64 = len(places)
+        if count == 0 or end - start < 4:
+            return None
+        place: i64 = _place_of(data, start, end) & (count - 1)
+        route = places[place]
+        if route is not None and are_at(route.arguments, data, start, end):
+            return route
+        route = places[place ^ 1]
+        if route is not None and are_at(route.arguments, data, start, end):
+            return route
+        return None
+
+    def _give_place(self, route: Route) -> None:
+        """Let `maybe_at` find a route that has been added. With more routes there are more places."""
+        arguments = route.arguments
+        size: i64 = len(arguments)
+        count: i64 = len(self._places)
+        if len(self.routes) < 2 or size < 4:
+            return
+        if count < PLACES_PER_ROUTE * len(self.routes):
+            count = max(2 * count, PLACES_MIN)
+            self._places = [None] * int(count)
+            for each in self.routes.values():
+                if len(each.arguments) >= 4:
+                    self._put(each, count)
+            return
+        self._put(route, count)
+
+    def _put(self, route: Route, count: i64) -> None:
+        """Put a route into the better one of its places."""
+        places = self._places
+        place: i64 = _place_of(route.arguments, 0, len(route.arguments)) & (count - 1)
+        if places[place] is not None and places[place ^ 1] is None:
+            place ^= 1
+        places[place] = route
 
     def add(self, arguments: bytes, route: Route) -> None:
         """Remember a route."""
@@ -101,7 +189,9 @@ class RouteCache:
         if cost > CACHE_BYTES_MAX:
             return  # a look-up is little beside a publish to that many queues
         self._lists[route.exchange] = route.queues
+        route.arguments = arguments
         self.routes[arguments] = route
+        self._give_place(route)
         self.bytes += cost
         self._memory.grown(self, cost)
 
@@ -111,7 +201,7 @@ class RouteCache:
         return vhost is None or vhost.topology_version != self.version
 
     def drop(self) -> None:
-        """Forget all routes, and void them (4)."""
+        """Forget all routes, and void them (5)."""
         if self.bytes == 0:
             return
         nothing: list[Receiver] = []
@@ -119,6 +209,7 @@ class RouteCache:
             route.queues = nothing
             route.cacheable = False
         self.routes = {}
+        self._places = _NO_PLACES
         self._lists = {}
         self._memory.emptied(self)
         self.bytes = 0

@@ -216,6 +216,22 @@ class Session:
         self.last_version = version
         return found
 
+    def find_route_at(self, data: bytes, start: i64, end: i64) -> Route:
+        """Return the same for the argument bytes ``data[start:end]``."""
+        connection = self.connection
+        vhost = connection.vhost
+        principal = connection.principal
+        assert vhost is not None and principal is not None
+        cache = principal.routes
+        if cache.version == vhost.topology_version:
+            found = cache.maybe_at(data, start, end)
+            if found is not None:
+                self.last_arguments = found.arguments
+                self.last_route = found
+                self.last_version = cache.version
+                return found
+        return self.find_route(data[start:end])
+
     def make_route(self, arguments: bytes) -> Route:
         """Decode, authorize and route."""
         return self.publisher.make_route(arguments)

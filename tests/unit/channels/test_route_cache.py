@@ -7,7 +7,7 @@ from engine_harness import Client, Harness, publish_frames, queue_declare
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.channels import route_cache
-from warren.channels.route_cache import BYTES_MAX, CACHE_BYTES_MAX, RouteCache
+from warren.channels.route_cache import BYTES_MAX, CACHE_BYTES_MAX, Route, RouteCache
 from warren.vhosts.metadata import UserDelete, VhostDelete, VhostPut
 
 QUEUES = 300
@@ -78,7 +78,7 @@ def test_all_caches_together_are_bounded_and_the_oldest_is_emptied() -> None:
 
 
 def test_deleted_queues_are_not_kept_in_memory_by_routes() -> None:
-    """(1), (4): neither by the cache, nor by the last publish of a channel."""
+    """(1), (5): neither by the cache, nor by the last publish of a channel."""
     harness, client = fan_out(20)
     publish_keys(client, "amq.fanout", range(3))
     client.open(2)
@@ -95,7 +95,7 @@ def test_deleted_queues_are_not_kept_in_memory_by_routes() -> None:
 
 
 def test_the_alarm_for_memory_empties_all_caches_and_publishers_find_their_routes_again() -> None:
-    """(5)"""
+    """(6)"""
     harness, client = fan_out(5)
     publish_keys(client, "amq.fanout", range(5))
     assert cache_of(harness).bytes > 0
@@ -108,7 +108,7 @@ def test_the_alarm_for_memory_empties_all_caches_and_publishers_find_their_route
 
 
 def test_a_content_that_is_under_way_when_its_route_is_dropped_goes_where_it_belongs() -> None:
-    """(4)"""
+    """(5)"""
     harness, client = fan_out(3)
     frames = publish_frames("amq.fanout", "key 0", b"x" * 100)
     publish_keys(client, "amq.fanout", range(1))
@@ -116,6 +116,49 @@ def test_a_content_that_is_under_way_when_its_route_is_dropped_goes_where_it_bel
     harness.broker.access.routes.drop_all()
     client.feed(frames[len(frames) // 2 :])
     assert [harness.queue(f"q{number}").message_count for number in range(3)] == [2, 2, 2]
+
+
+def found_in_place(cache: RouteCache, arguments: bytes) -> Route | None:
+    """Look the arguments up between other bytes, as in a read buffer."""
+    return cache.maybe_at(b"before" + arguments + b"after", 6, 6 + len(arguments))
+
+
+def test_most_routes_are_found_where_their_arguments_lie_and_no_wrong_one() -> None:
+    """(4)"""
+    harness, client = fan_out(1)
+    publish_keys(client, "amq.fanout", range(1000))
+    client.feed(b"".join(publish_frames("", f"{number}") for number in range(150)))
+    cache = cache_of(harness)
+    assert len(cache.routes) == 1150
+    found = [found_in_place(cache, arguments) for arguments in cache.routes]
+    for route, right in zip(found, cache.routes.values(), strict=True):
+        assert route is None or route is right
+    assert found.count(None) < 100
+    for arguments in cache.routes:
+        assert found_in_place(cache, arguments[:-1]) is None
+        assert found_in_place(cache, arguments[:-1] + b"\x7f") is None
+    assert found_in_place(cache, b"") is None
+    cache.drop()
+    assert found_in_place(cache, cache_key("amq.fanout", "key 0")) is None
+
+
+def test_a_route_whose_places_are_taken_is_still_found() -> None:
+    """(4)"""
+    harness, client = fan_out(1)
+    client.declare("wanted")
+    publish_keys(client, "amq.fanout", range(100))
+    client.publish("", "wanted")
+    cache = cache_of(harness)
+    route = cache.routes[cache_key("", "wanted")]
+    cache._places = [next(iter(cache.routes.values()))] * len(cache._places)
+    assert found_in_place(cache, route.arguments) is None
+    client.publish("", "wanted")
+    assert harness.queue("wanted").message_count == 2
+
+
+def cache_key(exchange: str, routing_key: str) -> bytes:
+    """Return the argument bytes of basic.publish."""
+    return method_frame(1, m.BasicPublish(0, exchange, routing_key, False, False))[11:-1]
 
 
 def test_nothing_is_kept_of_a_deleted_user() -> None:
