@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_store import memory_log
 
-from warren.amqp.outbox import CHUNK_MIN_BYTES, Outbox
+from warren.amqp.outbox import CHUNK_MIN_BYTES, Outbox, SpareWriters
 from warren.msgstore.log.message import Envelope, Message, build_message
 from warren.queues.backlog import Backlog
 
@@ -75,10 +75,10 @@ OUTBOX_STEPS = st.lists(
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(OUTBOX_STEPS, st.sampled_from([100, 5000, 1 << 20]))
-def test_an_outbox_sends_what_was_written_in_order(steps: list[tuple[str, int]], limit: int) -> None:
+@given(OUTBOX_STEPS, st.sampled_from([100, 5000, 1 << 20]), st.booleans())
+def test_an_outbox_sends_what_was_written_in_order(steps: list[tuple[str, int]], limit: int, spares: bool) -> None:
     dirty: list[Outbox] = []
-    outbox = Outbox(1, dirty, limit)
+    outbox = Outbox(1, dirty, limit, SpareWriters() if spares else None)
     written = bytearray()
     taken = bytearray()
     in_flight = 0

@@ -5,6 +5,8 @@
 3. ``writable`` is False from the moment when more than `soft_limit_bytes` wait until the peer has taken them all.
    Deliveries stop then; replies do not, because a peer that stops reading its replies stops being read itself.
 4. Call `touch` before you write to ``writer``. An outbox that has been idle for long has no buffer (`rest`).
+   A large buffer is shared (`SpareWriters`): it belongs to an outbox only while that has bytes. The next outbox with
+   much to send takes it. Growing one from nothing for each send costs more than filling it.
 5. ``awaited`` is True while a connection waits for a turn to deliver: others queue up after it (``queues.turns``).
 6. If a fault of the broker occurs while it writes for a peer, the error is kept here (`failed`) and ends that peer. It
    is not raised: other peers that are served in the same turn must not suffer from it.
@@ -25,6 +27,9 @@ CHUNK_MIN_BYTES: Final = 8192
 SOFT_LIMIT_BYTES: Final = 1 << 20
 # A writer that grew beyond this is given back instead of reused, so that an idle connection holds no buffer.
 REUSE_MAX_BYTES: Final = 2048
+# So many writers are kept for all connections together, and none that had more than this: at most 32 MB.
+SPARE_WRITERS: Final = 128
+SPARE_MAX_BYTES: Final = 131072
 _RESTING: Final = BytesWriter()  # of all idle connections; never written to
 
 
@@ -43,10 +48,34 @@ class Supply:
         raise AssertionError("overridden")
 
 
-class Outbox:
-    """The bytes waiting for one peer. ``key`` is the shell's name for the connection."""
+class SpareWriters:
+    """Empty writers with large buffers, for outboxes that had much to send the last time."""
 
-    def __init__(self, key: int, dirty: list[Outbox], soft_limit_bytes: i64 = SOFT_LIMIT_BYTES) -> None:
+    def __init__(self) -> None:
+        self._writers: list[BytesWriter] = []
+
+    def take(self) -> BytesWriter:
+        """Return an empty writer, with a large buffer if there is one."""
+        writers = self._writers
+        return writers.pop() if writers else BytesWriter()
+
+    def give_back(self, writer: BytesWriter) -> None:
+        """Keep a writer whose bytes have been taken, if it is not too large and there are not enough."""
+        if len(self._writers) < SPARE_WRITERS and len(writer) <= SPARE_MAX_BYTES:
+            writer.truncate(0)
+            self._writers.append(writer)
+
+
+class Outbox:
+    """The bytes waiting for one peer. ``key`` is the shell's name for the connection; ``spare``: see `SpareWriters`."""
+
+    def __init__(
+        self,
+        key: int,
+        dirty: list[Outbox],
+        soft_limit_bytes: i64 = SOFT_LIMIT_BYTES,
+        spare: SpareWriters | None = None,
+    ) -> None:
         self.key = key
         self.writer = BytesWriter()
         self.writable: bool = True
@@ -60,6 +89,8 @@ class Outbox:
         self._supplies: list[Supply] | None = None  # from the first on
         self.failure: Exception | None = None  # of ours, met while something was written for this peer
         self._queued: bool = False
+        self._is_large: bool = False  # the last bytes were many, and their writer was given back
+        self._spare = spare
         self._dirty = dirty
 
     def touch(self) -> None:
@@ -68,7 +99,7 @@ class Outbox:
             self._queued = True
             self._dirty.append(self)
             if self.writer is _RESTING:
-                self.writer = BytesWriter()
+                self.writer = self._new_writer()
 
     def rest(self) -> None:
         """Nothing has been written for a while: hold no buffer."""
@@ -106,10 +137,21 @@ class Outbox:
             self._reset_writer()
 
     def _reset_writer(self) -> None:
-        if len(self.writer) <= REUSE_MAX_BYTES:
-            self.writer.truncate(0)
-        else:
-            self.writer = BytesWriter()
+        """Begin to write after bytes that were taken."""
+        writer = self.writer
+        is_large: bool = len(writer) > REUSE_MAX_BYTES
+        if not is_large and not self._is_large:
+            writer.truncate(0)
+            return
+        if self._spare is not None:
+            self._spare.give_back(writer)
+        self._is_large = is_large
+        self.writer = self._new_writer() if self._queued else _RESTING
+
+    def _new_writer(self) -> BytesWriter:
+        if self._is_large and self._spare is not None:
+            return self._spare.take()
+        return BytesWriter()
 
     def failed(self, error: Exception) -> None:
         """Note that something could not be written for this peer: it is ended at the end of the turn."""

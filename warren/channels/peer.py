@@ -94,7 +94,7 @@ class Peer:
     ) -> None:
         shared: Shared = broker.shared
         self.shared = shared
-        self.outbox = Outbox(key, shared.dirty, broker.limits.outbox_soft_bytes)
+        self.outbox = Outbox(key, shared.dirty, broker.limits.outbox_soft_bytes, shared.spare_writers)
         self.turns = Turns(self.outbox, shared.served)
         self.vhost: VirtualHost | None = None
         self.principal: Principal | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from warren.amqp.outbox import Outbox
+from warren.amqp.outbox import Outbox, SpareWriters
 from warren.channels.confirms import PendingConfirms
 from warren.channels.early_input import EarlyInput
 from warren.channels.inbound import Inbound
@@ -66,5 +66,6 @@ class Shared:
         self.judge: Callable[[Session, Message, list[Receiver]], int] | None = None
         self.spans: Spans | None = None  # listens to messages that belong to a trace; set by the shell
         self.dirty: list[Outbox] = []
+        self.spare_writers = SpareWriters()  # of outboxes
         self.served: list[Turns] = []  # of connections that others wait for, and that can be served
         self.sizes = SizeCounts()  # of published bodies

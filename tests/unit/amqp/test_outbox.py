@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.amqp.outbox import Outbox
+from warren.amqp.outbox import REUSE_MAX_BYTES, SPARE_MAX_BYTES, SPARE_WRITERS, Outbox, SpareWriters
 
 
 def outbox(key: int = 1) -> Outbox:
@@ -54,3 +54,43 @@ def test_a_large_chunk_may_follow_a_rest() -> None:
     one.write_chunk(b"c" * 10_000)
     one.writer.write(b"tail")
     assert flush(one) == b"c" * 10_000 + b"tail"
+
+
+MUCH = b"m" * (REUSE_MAX_BYTES + 1)
+
+
+def test_the_next_outbox_with_much_to_send_takes_a_large_buffer() -> None:
+    """(4)"""
+    spare = SpareWriters()
+    one, other = Outbox(1, [], spare=spare), Outbox(2, [], spare=spare)
+    for each in (one, other):
+        each.write(MUCH)
+    large = one.writer
+    assert flush(one) == flush(other) == MUCH
+    assert one.writer is other.writer is not large, "nobody holds a buffer"
+    other.write(b"1")
+    other.write(MUCH)
+    one.write(b"2")
+    assert one.writer is large and other.writer is not large
+    assert flush(one) == b"2"
+    one.write(b"3")
+    assert one.writer is not large, "one with little to send gives it back"
+    assert (flush(one), flush(other)) == (b"3", b"1" + MUCH)
+
+
+def test_spare_buffers_are_few_and_not_too_large() -> None:
+    """(4)"""
+    spare = SpareWriters()
+    outboxes = [Outbox(key, [], spare=spare) for key in range(SPARE_WRITERS + 5)]
+    for each in outboxes:
+        each.write(MUCH)
+        each.write_chunk(MUCH)
+        each.write(MUCH)
+    assert all(flush(each) == MUCH * 3 for each in outboxes)
+    assert len(spare._writers) == SPARE_WRITERS
+    huge = Outbox(1, [], 1 << 30, spare)
+    huge.write(MUCH)
+    flush(huge)
+    huge.write(b"h" * (SPARE_MAX_BYTES + 1))
+    flush(huge)
+    assert len(spare._writers) == SPARE_WRITERS - 1
