@@ -27,7 +27,7 @@ CHUNK_MIN_BYTES: Final = 8192
 SOFT_LIMIT_BYTES: Final = 1 << 20
 # A writer that grew beyond this is given back instead of reused, so that an idle connection holds no buffer.
 REUSE_MAX_BYTES: Final = 2048
-# So many writers are kept for all connections together, and none that had more than this: at most 32 MB.
+# This many writers are kept for all connections together, and none that had more bytes than this: at most 32 MB.
 SPARE_WRITERS: Final = 128
 SPARE_MAX_BYTES: Final = 131072
 _RESTING: Final = BytesWriter()  # of all idle connections; never written to

@@ -56,6 +56,13 @@ _UNWRITTEN_BYTES: Final = 122
 PORTION_ROWS: Final = 8192
 FURTHER_PORTION_ROWS: Final = 2048
 PORTION_BYTES: Final = 8 << 20
+# Of batches without any of these, as most are: never changed. A small batch would pay more for its lists than for rows.
+_NO_QUEUES: Final[list[QueueIndex]] = []
+_NO_IDS: Final[list[int]] = []
+_NO_WANTED_PAGES: Final[list[tuple[QueueIndex, int]]] = []
+_NO_WANTED_COPIES: Final[list[CopyRow]] = []
+_NO_PAGES: Final[list[tuple[QueueIndex, IndexPage, int, int]]] = []
+_NO_COPIES: Final[list[tuple[CopyRow, int, int]]] = []
 
 
 def written_bytes(message: Message) -> i64:
@@ -107,19 +114,19 @@ class Batch:
         self.bodies: BodiesAhead | None = None  # some of its contents are on the disk
         self._log = log
         self._touched: list[QueueIndex] = []  # to be told when it is closed
-        self._deleted: list[int] = []
+        self._deleted = _NO_IDS
         self._indexes: list[QueueIndex | None] = []  # the queue of row n; None: cancelled
         self._numbers = vec[i64]()  # in that queue
         self._row_of: dict[tuple[int, int], int] | None = None  # by queue and number; None: not needed so far
-        self._naming: list[QueueIndex] = []
-        self._wanted_pages: list[tuple[QueueIndex, int]] = []
-        self._wanted_copies: list[CopyRow] = []
+        self._naming = _NO_QUEUES
+        self._wanted_pages = _NO_WANTED_PAGES
+        self._wanted_copies = _NO_WANTED_COPIES
         # Everything written so far, and where in the payload.
         self._message_rows = vec[i64]()  # the first of each message
         self._message_lengths = vec[i64]()
         self._message_positions = vec[i64]()
-        self._pages: list[tuple[QueueIndex, IndexPage, int, int]] = []  # position, length
-        self._copies: list[tuple[CopyRow, int, int]] = []  # likewise
+        self._pages = _NO_PAGES  # position, length
+        self._copies = _NO_COPIES  # likewise
 
     # --- adding rows ------------------------------------------------------------------------------------------------
 
@@ -152,6 +159,8 @@ class Batch:
         """Write the queue of the index into the frame, unless the log has it."""
         if not index.named:
             index.named = True
+            if self._naming is _NO_QUEUES:
+                self._naming = []
             self._naming.append(index)
 
     def cancel(self, index: QueueIndex, message: Message, number: i64) -> None:
@@ -224,6 +233,8 @@ class Batch:
 
     def copy(self, record: bytes, lsn: i64, flags: i64) -> None:
         """Move the record at `lsn` to the end of the log, for the places where it is still live."""
+        if self._wanted_copies is _NO_WANTED_COPIES:
+            self._wanted_copies = []
         self._wanted_copies.append(CopyRow(record, lsn, flags))
         self.row_bytes += len(record)
         self._begin()
@@ -234,11 +245,15 @@ class Batch:
         assert page is not None
         if not page.queued:
             page.queued = True
+            if self._wanted_pages is _NO_WANTED_PAGES:
+                self._wanted_pages = []
             self._wanted_pages.append((index, int(page_number)))
             self._begin()
 
     def delete(self, queue_id: int) -> None:
         """Write into the frame that everything of a queue is gone."""
+        if self._deleted is _NO_IDS:
+            self._deleted = []
         self._deleted.append(queue_id)
         self._begin()
 
@@ -317,13 +332,16 @@ class Batch:
         """Let go of the rows, and tell the queues."""
         for message in self.messages:
             message.row = -1
-        self.messages = []
+        self.messages.clear()
         for index in self._touched:
             index.batch_closed()
             if index.owner is not None:
                 index.owner.batch_closed()
 
     def _write_pages(self, writer: RecordWriter) -> None:
+        if not self._wanted_pages:
+            return
+        self._pages = []
         for index, page_number in self._wanted_pages:
             page = index.page(page_number)
             if index.deleted or page is None or not page.queued:
@@ -416,6 +434,9 @@ class Batch:
             at += 1
 
     def _write_copies(self, writer: RecordWriter) -> None:
+        if not self._wanted_copies:
+            return
+        self._copies = []
         for row in self._wanted_copies:
             queue_ids = vec[i64]()
             numbers = vec[i64]()

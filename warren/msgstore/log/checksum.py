@@ -1,6 +1,6 @@
 """The two checksums of the store's files, under the numbers that a file's header names them by.
 
-1. A checksum is an integer from 0 to 2**32 - 1, and that of nothing is `previous`.
+1. A checksum is an integer from 0 to 2**32 - 1, and that of nothing is `previous`, or 0 if the caller gives none.
 2. Bytes may come in pieces: ``checksum(a, x + y) == checksum(a, y, checksum(a, x))``.
 3. Both algorithms work in every installation, so that a store written on one host can be read on another. Which one
    new files get depends on what is fast here: without its wheel CRC-32C runs from a table, hundreds of times slower.

@@ -47,6 +47,7 @@ from warren.msgstore.log.records import (
     STORE_TAG_BYTES,
     Checksum,
     MessageReader,
+    RecordBuffers,
     RecordWriter,
     is_intact,
     names_of,
@@ -139,6 +140,7 @@ class MessageLog:
         self.own = OwnWrites(self)
         self.ahead_file = AheadFile(self)
         self.on_open: Callable[[], None] | None = None  # something is in the batch: close it in `LINGER_S`
+        self._record_buffers = RecordBuffers()  # of the writer of the open batch, which has one at most
         self._ahead: FrameAhead | None = None  # of the open batch, if portions of it are written
         self._is_new: bool = False  # this life has not written a frame
 
@@ -334,7 +336,7 @@ class MessageLog:
             segment.end_lsn = segment.base_lsn + SEGMENT_HEADER_BYTES
             self.next_segment += 1
             self.segments.add(segment)
-            ahead = FrameAhead(RecordWriter(self.checksum, self.frame_bytes), segment)
+            ahead = FrameAhead(self._new_writer(), segment)
             self._ahead = ahead
         batch = self.batch
         ahead.writer.bodies = batch.bodies
@@ -352,7 +354,7 @@ class MessageLog:
     def _close(self, batch: Batch) -> None:
         """Make a `CommitJob` of the open batch."""
         ahead = self._ahead
-        writer = RecordWriter(self.checksum, self.frame_bytes) if ahead is None else ahead.writer
+        writer = self._new_writer() if ahead is None else ahead.writer
         writer.bodies = batch.bodies
         batch.write(writer)
         self.checkpoints.log_grows_to(self.next_lsn + writer.payload_bytes)
@@ -376,6 +378,9 @@ class MessageLog:
             self._done(batch.number)
         else:
             self.in_flight = job
+
+    def _new_writer(self) -> RecordWriter:
+        return RecordWriter(self.checksum, self.frame_bytes, self._record_buffers)
 
     def _place_frame(self, payload_bytes: i64, begins: bool) -> i64:
         """Return the LSN of the frame, beginning a segment for it when it does not fit, or when it `begins` one."""

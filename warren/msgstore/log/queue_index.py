@@ -112,8 +112,9 @@ class QueueIndex:
 
     def add(self, number: i64, lsn: i64, flags: i64, length: i64, body_bytes: i64) -> None:
         """Enter the message with sequence `number`, whose record of `length` bytes is at `lsn`."""
-        page = self._page_to_fill(number // self.page_entries)
-        offset: i64 = 2 * (number % self.page_entries)
+        page_number: i64 = number // self.page_entries
+        page = self._page_to_fill(page_number)
+        offset: i64 = 2 * (number - page_number * self.page_entries)
         word0: i64 = lsn | (flags & DROPPABLE)
         if flags & EXPIRES:
             word0 |= EXPIRING
@@ -277,7 +278,7 @@ class QueueIndex:
         if page is None:
             return False
         assert page.resident, "an entry of an absent page is settled"
-        offset: i64 = 2 * (number % self.page_entries)
+        offset: i64 = 2 * (number - page_number * self.page_entries)
         if offset >= len(page.entries):
             return False
         word0: i64 = page.entries[offset]

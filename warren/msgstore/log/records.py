@@ -77,6 +77,8 @@ ENVELOPES_MAX: Final = 1024
 # A record of this size that is moved is copied once.
 LARGE_COPY_BYTES: Final = 1 << 20
 
+_PADDING: Final = [bytes(size) for size in range(8)]
+
 Checksum = Callable[[bytes, int], int]
 
 
@@ -166,13 +168,24 @@ class FramePayload:
         self.record_count: i64 = record_count
 
 
+class RecordBuffers:
+    """The buffers of a `RecordWriter`: of all frames, and of one record. To grow them costs more than to fill them."""
+
+    def __init__(self) -> None:
+        self.out = BytesWriter()
+        self.scratch = BytesWriter()
+
+
 class RecordWriter:
     """The payload of the frame of a batch in the making, or of its frames: another one begins as (5) says.
 
     Positions are relative to the beginning of the first payload. The heads of further frames count as bytes of it.
+    `buffers`: those of an earlier writer, which is done with.
     """
 
-    def __init__(self, checksum: Checksum, frame_bytes: i64 = FRAME_BYTES) -> None:
+    def __init__(
+        self, checksum: Checksum, frame_bytes: i64 = FRAME_BYTES, buffers: RecordBuffers | None = None
+    ) -> None:
         self.payload_bytes: i64 = 0
         self.record_count: i64 = 0
         self.position: i64 = 0  # of the record that was written last
@@ -182,8 +195,13 @@ class RecordWriter:
         self._frame_records: i64 = 0  # records in earlier frames
         self._frames: list[FramePayload] = []  # those
         self._checksum = checksum
-        self._out = BytesWriter()
-        self._scratch = BytesWriter()
+        # A record's checksum begins with 0, as without the second argument: one less to be made and parsed.
+        self._checksum_of: Callable[..., int] = checksum
+        if buffers is None:
+            buffers = RecordBuffers()
+        self._out = buffers.out
+        self._out.truncate(0)
+        self._scratch = buffers.scratch
         self._chunks: list[bytes] = []
 
     def take_frames(self) -> list[FramePayload]:
@@ -211,7 +229,7 @@ class RecordWriter:
         """Return the payload of the last frame; the writer is done with."""
         if len(self._out):
             self._chunks.append(self._out.getvalue())
-            self._out = BytesWriter()
+            self._out.truncate(0)
         return self._chunks
 
     def message(self, message: Message, flags: i64, queue_ids: vec[i64], sequence_numbers: vec[i64]) -> i64:
@@ -239,14 +257,11 @@ class RecordWriter:
             self._fill_up_to(planned - FRAME_HEADER_BYTES if is_last else planned)
         head = self._scratch
         head.truncate(0)
-        write_i32_be(head, signed_word(length))
-        head.append(MESSAGE)
-        head.append(u8(flags))
-        write_i16_be(head, short_word(places))
-        write_i32_be(head, signed_word(message.frame_max_bytes))
-        write_i16_be(head, short_word(message.channel))
-        head.append(u8(len(names) - envelope.routing_key_bytes))
-        head.append(u8(envelope.routing_key_bytes))
+        # Two numbers of eight bytes for eight fields. Lengths have 31 bits: the highest bit is not that of a sign.
+        key_bytes: i64 = envelope.routing_key_bytes
+        write_i64_be(head, length << 32 | MESSAGE << 24 | flags << 16 | places)
+        exchange_bytes: i64 = len(names) - key_bytes
+        write_i64_be(head, message.frame_max_bytes << 32 | message.channel << 16 | exchange_bytes << 8 | key_bytes)
         write_i32_be(head, signed_word(content_bytes))
         place: i64 = 0
         while place < places:
@@ -282,8 +297,8 @@ class RecordWriter:
             self._chunks.append(message.content)
         else:
             self._chunks.extend(pieces)
-        self._out = BytesWriter()
-        self._out.write(time)
+        out.truncate(0)
+        out.write(time)
         self._count(length)
         return length
 
@@ -321,7 +336,7 @@ class RecordWriter:
             out.write(start)
             self._chunks.append(out.getvalue())
             self._chunks.append(rest)
-            self._out = BytesWriter()
+            out.truncate(0)
             self._count(length)
             return length
         head.write(rest)
@@ -401,7 +416,7 @@ class RecordWriter:
         record = self._scratch.getvalue()
         assert len(record) + 4 == length
         self._place(length)
-        write_i32_be(self._out, signed_word(self._checksum(record, 0)))
+        write_i32_be(self._out, signed_word(self._checksum_of(record)))
         self._out.write(record)
         self._count(length)
 
@@ -410,9 +425,8 @@ class RecordWriter:
         self.payload_bytes += padded(length)
         gap: i64 = padded(length) - length
         out = self._out
-        while gap > 0:
-            out.append(0)
-            gap -= 1
+        if gap > 0:
+            out.write(_PADDING[gap])
         if len(out) >= PIECE_BYTES:
             self._chunks.append(out.getvalue())
             out.truncate(0)
