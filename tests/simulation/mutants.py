@@ -73,6 +73,7 @@ CHECKPOINT_CYCLE: Final = "msgstore/log/checkpoint_cycle.py"
 COMPACTION: Final = "msgstore/log/compaction.py"
 INDEX: Final = "msgstore/log/queue_index.py"
 QUEUE: Final = "queues/queue.py"
+BASE_QUEUE: Final = "queues/base_queue.py"
 BACKLOG: Final = "queues/backlog.py"
 OFFSET_BACKLOG: Final = "queues/offset_backlog.py"
 EXPIRY: Final = "queues/expiry.py"
@@ -424,7 +425,11 @@ MUTANTS: Final = (
     mutant(
         "lanes-of-an-earlier-queue",
         "of two lanes of the same name one is not served",
-        (QUEUE, lines("if index.queue_id < self.store_id:", "    return False"), ""),
+        (
+            BASE_QUEUE,
+            lines("return index.queue_id >= self.store_id and self.has_lane(index.lane)"),
+            lines("return self.has_lane(index.lane)"),
+        ),
     ),
     mutant(
         "refused-letter-in-memory-only",
