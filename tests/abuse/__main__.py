@@ -8,6 +8,7 @@ or when a confirmed message is missing.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -58,6 +59,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="attacks; without one all")
     parser.add_argument("--kill", action="store_true", help="kill the broker in the middle, and start it again")
     asked = parser.parse_args()
+    os.environ.setdefault("WARREN_TEST_ABUSE_NICE", "10")
     names = asked.names or list(ATTACKS)
     return kill(names) if asked.kill else attack(names)
 
