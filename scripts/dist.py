@@ -200,6 +200,8 @@ def strangers(names: Sequence[str]) -> list[str]:
     """Return those of the names in a wheel that do not belong there: tests, C code, bytecode, other modules."""
     found = []
     for name in names:
+        if name.endswith("/"):  # auditwheel lists directories as well
+            continue
         top, _, rest = name.partition("/")
         is_ours = (
             (top == "warren" and rest and not rest.startswith("tests/"))

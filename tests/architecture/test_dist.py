@@ -152,6 +152,8 @@ def test_a_python_that_is_not_installed_is_named(dist: Any, monkeypatch: pytest.
 
 def test_what_does_not_belong_into_a_wheel_is_found(dist: Any) -> None:
     ours = [
+        "warren/",
+        "warren_broker-1.0.0.dist-info/",
         "pyspark_warren.py",
         "warren/__init__.py",
         "warren/queues/queue.cpython-311-x86_64-linux-gnu.so",
