@@ -356,6 +356,7 @@ TERMS: Final = {
     "queues": "a queue in a turn in which it has messages",
     "reads": "a read",
     "sends": "a send",
+    "turns": "a turn, with its part of a batch",
 }
 
 
@@ -367,7 +368,7 @@ def terms(flow: Flow, counts: dict[str, int]) -> list[float]:
         1.0,
         1.0 if flow.queues > flow.publishers else 0.0,
         min(flow.queues, in_a_turn) / in_a_turn,
-        *(counts[name] / messages for name in ("reads", "sends")),
+        *(counts[name] / messages for name in ("reads", "sends", "turns")),
     ]
 
 
