@@ -123,6 +123,14 @@ class Bindings:
         assert isinstance(ref, Binding)
         return BindingRow(ref.source.name, ref.destination.name, ref.destination.kind, ref.routing_key, ref.arguments)
 
+    def keyed(self, ref: BindingRef) -> tuple[BindingRow, str]:
+        """Return a binding, and what `properties_key` does."""
+        if isinstance(ref, BaseQueue):
+            return BindingRow("", ref.name, QUEUE, ref.name, EMPTY_TABLE), quote(ref.name, safe="")
+        assert isinstance(ref, Binding)
+        end = ref.destination
+        return BindingRow(ref.source.name, end.name, end.kind, ref.routing_key, ref.arguments), ref.properties_key
+
     def properties_key(self, ref: BindingRef) -> str:
         """Return the key under which the API knows a binding, among those of the same ends."""
         if isinstance(ref, BaseQueue):
@@ -151,8 +159,9 @@ class Bindings:
         destination = ref.destination
         return isinstance(destination, Exchange) or (isinstance(destination, BaseQueue) and destination.owner is None)
 
-    def is_gone(self, ref: BindingRef) -> bool:
-        """Tell whether an end of a binding has been deleted."""
+    def is_gone(self, of: tuple[str, BindingRef]) -> bool:
+        """Tell whether an end of a binding of a vhost has been deleted."""
+        ref = of[1]
         if isinstance(ref, BaseQueue):
             return ref.deleted
         assert isinstance(ref, Binding)

@@ -5,7 +5,7 @@ Callers are told when the disk has been read. Of two calls for one claim queue t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -30,6 +30,7 @@ class ClaimsRow(msgspec.Struct, frozen=True):
     vhost: str
     name: str
     source: str
+    source_exists: bool
     consumer: str
     messages: int
     bytes: int
@@ -61,12 +62,13 @@ class Claims:
         claims = None if found is None else found.queues.get(name)
         return QueueRef(claims) if isinstance(claims, ClaimQueue) else None
 
-    def all(self) -> Iterator[tuple[str, str]]:
-        """Yield vhost and name of each claim queue."""
-        for vhost in self._vhosts.values():
-            for claims in list(vhost.claims_of.values()):
-                for name in list(claims):
-                    yield vhost.name, name
+    def in_order(self, vhost: str) -> list[QueueRef]:
+        """Return the claim queues of a vhost by name. Proportional to all of them."""
+        found = self._vhosts.get(vhost)
+        names: list[str] = []
+        for of_queue in [] if found is None else found.claims_of.values():
+            names += of_queue
+        return [] if found is None else [QueueRef(found.queues[name]) for name in sorted(names)]
 
     def names_for(self, vhost: str, queue: str) -> list[str]:
         """Return the names of the claim queues that belong to a queue."""
@@ -80,6 +82,7 @@ class Claims:
             found.vhost_name,
             found.name,
             found.source_name,
+            found.source_name in self._vhosts[found.vhost_name].queues,
             found.consumer_name,
             int(found.ready_count),
             int(found.ready_bytes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
@@ -261,20 +261,6 @@ class Connections:
     def vhost(self, connection: ConnectionRef) -> str:
         """Return the name of the vhost of a connection."""
         return _peer(connection).vhost_name
-
-    def known_as(self, connection: ConnectionRef) -> tuple[str, str, str]:
-        """Return vhost and name, and the user with the name that the client gave itself."""
-        assert isinstance(connection, Peer)
-        given = f"{connection.user_name} {connection.name}".strip()
-        return connection.vhost_name, connection_name(connection), given
-
-    def consumed(self, connection: ConnectionRef) -> Iterator[tuple[str, str, str]]:
-        """Yield vhost and tag of each consumer of a connection, its queue and channel. Callers may give way."""
-        assert isinstance(connection, Peer)
-        for channel in list(connection.channels.values()):
-            if isinstance(channel, Session):
-                for consumer in list(channel.ledger.consumers.values()):
-                    yield connection.vhost_name, consumer.tag, f"{consumer.queue.name} {channel_name(channel)}"
 
     def note_time(self, channel: ChannelRef, now_s: float) -> None:
         """Have a channel note the time: how old its deliveries are is known as exactly as this is called."""

@@ -22,6 +22,7 @@ from warren.engine_view.permissions import Permissions
 from warren.engine_view.queues import Queues
 from warren.engine_view.records import Records
 from warren.engine_view.routing import Routing
+from warren.engine_view.search import Names
 from warren.engine_view.streams import Streams
 from warren.engine_view.super_streams import SuperStreams
 from warren.engine_view.topology import TopologyListener, Watcher
@@ -93,6 +94,7 @@ class EngineView:
         self.connections = Connections(broker, settle)
         self.parameters = Parameters(broker.parameters)
         self.policies = Policies(broker.vhosts)
+        self.names = Names(broker)
         self.permissions = Permissions(broker.access)
         self.records = Records(broker.vhosts)
         # Messages: looked at, held, read by offset, claimed, routed, retained, damaged.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, cast
 
 import msgspec
@@ -75,12 +75,6 @@ class Exchanges:
         found = self._vhosts.get(vhost)
         return [] if found is None else cast("list[ExchangeRef]", list(found.exchanges.values()))
 
-    def each_name(self, vhost: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the vhost, name and type of each exchange of a vhost. Callers may give way meanwhile."""
-        found = self._vhosts.get(vhost)
-        for exchange in [] if found is None else list(found.exchanges.values()):
-            yield vhost, exchange.name, exchange.type_name
-
     def in_order(self, vhost: str) -> list[Placed]:
         """Return the exchanges of a vhost by name, each with the vhost. Proportional to all of them."""
         found = self._vhosts.get(vhost)
@@ -148,7 +142,7 @@ class Exchanges:
             exchange.policy,
             exchange.declared_by,
             None if held is None else int(held.count),
-            exchange_counters(exchange),
+            (int(exchange.published_in), int(exchange.published_out)),
         )
 
     def brief(self, exchange: ExchangeRef) -> ExchangeBrief:

@@ -1,4 +1,4 @@
-"""Messages that a queue holds back, lane by lane: how many there are, which they are, and letting them go.
+"""Messages that a queue holds back, lane by lane: their number, a list of them, and commands that let them go.
 
 Callers are told of messages when these have been read from disk. A queue that is deleted meanwhile tells nothing.
 """
@@ -77,7 +77,7 @@ class Held:
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def release(self, queue: QueueRef, lane: int, numbers: list[int], told: Callable[[int], None]) -> None:
-        """Release the messages with these numbers, and tell how many there were."""
+        """Release the messages with these numbers, and tell their count."""
         held = _maybe_held(queue, lane)
         assert held is not None
         held.take(numbers, RELEASED, told)
@@ -91,7 +91,7 @@ class Held:
             self._settle()
 
     def drop(self, queue: QueueRef, lane: int, numbers: list[int], told: Callable[[int], None]) -> None:
-        """Drop the messages with these numbers, and tell how many there were. For `told` of a list, in its turn."""
+        """Drop the messages with these numbers, and tell their count. For `told` of a list, in its turn."""
         held = _maybe_held(queue, lane)
         assert held is not None
         held.take(numbers, DROPPED, told)

@@ -7,7 +7,7 @@ without a connection ends as if its time had run out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NewType
+from typing import Any, Final, NewType, cast
 
 import msgspec
 
@@ -28,6 +28,8 @@ from warren.vhosts.kept_sessions import KeptSession
 from warren.vhosts.retained import Retained as Retained
 from warren.vhosts.retained import RetainedSearch
 from warren.vhosts.virtual_host import VirtualHost
+
+AT_ONCE: Final = 500  # levels that are looked at in one go
 
 SessionRef = NewType("SessionRef", object)
 PlacedSession = tuple[str, SessionRef]  # with its vhost
@@ -52,8 +54,8 @@ class SessionRow(msgspec.Struct, frozen=True):
     connection_details: ConnectionEnds | None
 
 
-def _key(key: Callable[[str, KeptSession], object]) -> Callable[[PlacedSession], object]:
-    return lambda of: key(of[0], _kept(of[1]))
+def _key(key: Callable[[tuple[str, KeptSession]], object]) -> Callable[[PlacedSession], object]:
+    return cast("Callable[[PlacedSession], object]", key)
 
 
 class MqttSessions:
@@ -61,11 +63,11 @@ class MqttSessions:
 
     # Fields by which lists are filtered and sorted without a row of each item.
     KEYS: Final[Mapping[str, Callable[[PlacedSession], object]]] = {
-        "name": _key(lambda vhost, kept: kept.name),
-        "client_id": _key(lambda vhost, kept: kept.name),
-        "vhost": _key(lambda vhost, kept: vhost),
-        "connected": _key(lambda vhost, kept: kept.is_connected),
-        "expiry_s": _key(lambda vhost, kept: kept.expiry_s),
+        "name": _key(lambda of: of[1].name),
+        "client_id": _key(lambda of: of[1].name),
+        "vhost": _key(lambda of: of[0]),
+        "connected": _key(lambda of: of[1].is_connected),
+        "expiry_s": _key(lambda of: of[1].expiry_s),
     }
 
     def __init__(self, broker: Broker, settle: Callable[[], None]) -> None:
@@ -87,11 +89,14 @@ class MqttSessions:
 
     def is_gone(self, of: PlacedSession) -> bool:
         """Tell whether a session has ended."""
-        return _kept(of[1]).owner is None
+        assert isinstance(of[1], KeptSession)
+        return of[1].owner is None
 
     def row(self, of: PlacedSession) -> SessionRow:
         """Return a session without its subscriptions."""
-        vhost, kept, peer, queues = of[0], _kept(of[1]), self._maybe_peer(of), self._queues(of)
+        vhost, kept = of
+        assert isinstance(kept, KeptSession)
+        peer, queues = self._maybe_peer(of), self._queues(vhost, kept)
         ready = sum(int(queue.ready_count) for queue in queues)
         unacked = sum(int(queue.unacked_count) for queue in queues)
         return SessionRow(
@@ -112,14 +117,15 @@ class MqttSessions:
 
     def queue_names(self, of: PlacedSession) -> list[str]:
         """Return the queues on which ending the session needs rights: its queues, or the one that it would have."""
-        return [queue.name for queue in self._queues(of)] or [queue_name(_kept(of[1]).name, 0)]
+        kept = _kept(of[1])
+        return [queue.name for queue in self._queues(of[0], kept)] or [queue_name(kept.name, 0)]
 
     def subscriptions(self, of: PlacedSession) -> list[SessionSubscription]:
         """Return the subscriptions of a session, each for `subscription`."""
         found: list[SessionSubscription] = []
         exchange = self._vhosts[of[0]].exchange(EXCHANGE)
         peer = self._maybe_peer(of)
-        receivers: list[Receiver] = list(self._queues(of))
+        receivers: list[Receiver] = list(self._queues(of[0], _kept(of[1])))
         session = None if peer is None else peer.session
         if session is not None and session.subscriber is not None:
             receivers.insert(0, session.subscriber)
@@ -154,12 +160,13 @@ class MqttSessions:
         return ticket
 
     def _maybe_peer(self, of: PlacedSession) -> MqttPeer | None:
-        found = self._broker.named_clients.get((of[0], _kept(of[1]).name))
+        assert isinstance(of[1], KeptSession)
+        found = self._broker.named_clients.get((of[0], of[1].name))
         return found if isinstance(found, MqttPeer) else None
 
-    def _queues(self, of: PlacedSession) -> list[BaseQueue]:
-        found = self._vhosts.get(of[0])
-        names = [queue_name(_kept(of[1]).name, qos) for qos in QOS]
+    def _queues(self, vhost: str, kept: KeptSession) -> list[BaseQueue]:
+        found = self._vhosts.get(vhost)
+        names = [queue_name(kept.name, qos) for qos in QOS]
         return [] if found is None else [found.queues[name] for name in names if name in found.queues]
 
 
@@ -187,12 +194,19 @@ class RetainedTopics:
             return False
         return True
 
-    def matching(self, vhost: str, filter_: str) -> Iterator[str | None]:
-        """Yield the topics that a valid filter matches, and None for each level without one. Callers may give way."""
+    def matching(self, vhost: str, filter_: str) -> Iterator[list[str]]:
+        """Yield the topics that a valid filter matches, found on `AT_ONCE` levels. Callers may give way meanwhile."""
         found = self._vhosts.get(vhost)
         search = None if found is None else RetainedSearch(found.retained(), filter_)
         while search is not None and not search.is_over():
-            yield search.next()
+            topics: list[str] = []
+            left = AT_ONCE
+            while left and not search.is_over():
+                topic = search.next()
+                if topic is not None:
+                    topics.append(topic)
+                left -= 1
+            yield topics
 
     def maybe(self, vhost: str, topic: str) -> Retained | None:
         """Return what is retained for a topic."""

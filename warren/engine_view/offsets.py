@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from warren.engine_view.permissions import READ, Rights
 from warren.engine_view.refs import QueueRef
 from warren.msgstore.log.columns import Columns
 from warren.msgstore.log.records import LIFE_ID_BYTES as LIFE_ID_BYTES
@@ -36,6 +37,17 @@ class SealedRow(NamedTuple):
     place: tuple[SealedSegment, SealedChunk]  # for the view itself
 
 
+class OffsetsRow(NamedTuple):
+    """A queue as its readers see it; `bounds` is None for one that is not read by offset."""
+
+    name: str
+    type: str
+    number: int
+    bounds: tuple[int, int] | None
+    messages: int
+    bytes: int
+
+
 class Offsets:
     """The queues of one engine that are read by offset. `settle` ends the turn of a command."""
 
@@ -47,6 +59,23 @@ class Offsets:
     def kind(self, queue: QueueRef) -> str:
         """Return `STREAM` or `CLAIMS`; "" for a queue that is not read by offset."""
         return STREAM if isinstance(queue, Stream) else CLAIMS if isinstance(queue, ClaimQueue) else ""
+
+    def row(self, ref: QueueRef) -> OffsetsRow:
+        """Return a queue as its readers see it."""
+        assert isinstance(ref, BaseQueue)
+        bounds = (ref.first_offset(), ref.synced_end()) if isinstance(ref, OffsetQueue) else None
+        sizes = int(ref.message_count), int(ref.ready.body_bytes)
+        return OffsetsRow(ref.name, ref.rules.queue_type, int(ref.store_id), bounds, *sizes)
+
+    def readable(self, queues: list[QueueRef], rights: Rights) -> list[QueueRef]:
+        """Return those of some queues that a user may read, without those of connections."""
+        found: list[QueueRef] = []
+        for queue in queues:
+            assert isinstance(queue, BaseQueue)
+            name = queue.source_name if isinstance(queue, ClaimQueue) else queue.name
+            if queue.owner is None and rights.may(READ, name):
+                found.append(queue)
+        return found
 
     def number(self, queue: QueueRef) -> int:
         """Return the number of a queue in the message store, different from earlier and later ones of its name."""

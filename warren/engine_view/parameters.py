@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -92,11 +92,6 @@ class Policies:
     def of(self, vhost: str, *, operator: bool = False) -> list[PolicyRow]:
         """Return the policies of a vhost by name."""
         return [PolicyRow(policy.put, policy.definition) for _, policy in sorted(self._book(vhost, operator).items())]
-
-    def each_name(self, vhost: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the vhost, name and pattern of each policy. Callers may give way meanwhile."""
-        for policy in list(self._book(vhost, False).values()):
-            yield vhost, policy.name, policy.put.pattern
 
     def maybe(self, vhost: str, name: str, *, operator: bool = False) -> PolicyRow | None:
         """Return a policy."""

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.channels.access import CONFIGURE as CONFIGURE
 from warren.channels.access import READ as READ
@@ -16,26 +18,17 @@ from warren.vhosts.topology_watcher import INTERNAL_USER as INTERNAL_USER
 
 
 class Rights:
-    """What a user may do in a vhost; it follows changes of the permissions."""
+    """What a user may do in a vhost; it follows changes of the permissions.
+
+    Its functions are those of `channels.access.Principal`, without a call in between: `may` and `may_some` tell whether
+    an action is granted, `authorize` raises ChannelException 403 when it is not.
+    """
 
     def __init__(self, principal: Principal) -> None:
         self.principal = principal  # for the view itself
-
-    def may(self, action: int, name: str) -> bool:
-        """Tell whether `action` on the exchange or queue called `name` is granted."""
-        return self.principal.may(action, name)
-
-    def may_some(self, action: int) -> bool:
-        """Tell whether `action` is granted on some names, which need not exist."""
-        return self.principal.may_some(action)
-
-    def authorize(self, action: int, kind: str, name: str) -> None:
-        """Make sure that `action` on the `kind` (exchange or queue) called `name` is granted.
-
-        Raises:
-            ChannelException: 403.
-        """
-        self.principal.authorize(action, kind, name)
+        self.may: Callable[[int, str], bool] = principal.may
+        self.may_some: Callable[[int], bool] = principal.may_some
+        self.authorize: Callable[[int, str, str], None] = principal.authorize
 
 
 class Permissions:
@@ -60,6 +53,14 @@ class Permissions:
     def get(self, name: str) -> UserPut | None:
         """Return the user called `name`."""
         return self._access.users.get(name)
+
+    def known(self, name: str) -> tuple[UserPut, dict[str, int]]:
+        """Return an existing user, and its limits by their names; not to be changed."""
+        return self._access.users[name], self._access.usage(name).limits
+
+    def is_unknown(self, name: str) -> bool:
+        """Tell whether a user of this name does not exist."""
+        return name not in self._access.users
 
     def users(self) -> list[UserPut]:
         """Return all users, in any order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
@@ -256,11 +256,6 @@ class Queues:
         """Call `tell` with vhost and queue in the moment in which a queue goes, with its counters as they were."""
         self._broker.watchers.add(_GoneQueues(tell))
 
-    def each_name(self, queues: list[QueueRef]) -> Iterator[tuple[str, str, str]]:
-        """Yield vhost, name and type of each. Callers may give way meanwhile."""
-        for queue in _queues(queues):
-            yield queue.vhost_name, queue.name, queue.rules.queue_type
-
     # --- fields -----------------------------------------------------------------------------------------------------
 
     def name(self, queue: QueueRef) -> str:
@@ -397,13 +392,15 @@ class Queues:
             counters,
         )
 
-    def filled(self, ref: QueueRef) -> FilledRow | None:
-        """Return a queue that has messages; None of a stream, which keeps them, and of a queue that is gone."""
-        assert isinstance(ref, BaseQueue)
-        messages = int(ref.message_count)
-        if messages == 0 or ref.deleted or ref.rules.queue_type == STREAM:
-            return None
-        return FilledRow(ref.vhost_name, ref.name, messages, len(ref.consumers), ref.paused, int(ref.counts().publish))
+    def filled(self, queues: list[QueueRef]) -> list[tuple[QueueRef, FilledRow]]:
+        """Return those of some queues that have messages: no streams, which keep them, and no queues that are gone."""
+        found: list[tuple[QueueRef, FilledRow]] = []
+        for queue in _queues(queues):
+            if queue.message_count > 0 and not queue.deleted and queue.rules.queue_type != STREAM:
+                messages, published = int(queue.message_count), int(queue.counts().publish)
+                row = FilledRow(queue.vhost_name, queue.name, messages, len(queue.consumers), queue.paused, published)
+                found.append((QueueRef(queue), row))
+        return found
 
     def brief(self, ref: QueueRef) -> QueueBrief:
         """Return the little of a queue that a map shows."""

@@ -20,6 +20,8 @@ from warren.streams.groups import Group
 from warren.streams.stream import Stream
 from warren.vhosts.virtual_host import VirtualHost
 
+PlacedGroup = tuple[QueueRef, GroupRef]  # with its stream
+
 
 class GroupRow(msgspec.Struct, frozen=True):
     """A consumer group; the fields have the names of the API."""
@@ -70,8 +72,14 @@ class Streams:
                 return GroupRef(group)
         return None
 
-    def group(self, ref: QueueRef, group: GroupRef) -> GroupRow:
+    def is_group_gone(self, of: PlacedGroup) -> bool:
+        """Tell whether the stream of a group has been deleted."""
+        assert isinstance(of[0], Stream)
+        return of[0].deleted
+
+    def group(self, of: PlacedGroup) -> GroupRow:
         """Return a group of a stream."""
+        ref, group = of
         assert isinstance(ref, Stream) and isinstance(group, Group)
         serving = ref.need_groups()
         active = serving.active_of(group)

@@ -50,6 +50,11 @@ class SuperStreams:
         exchanges = {} if found is None else found.exchanges
         return [(vhost, ExchangeRef(exchanges[name])) for name in sorted(exchanges) if exchanges[name].is_super_stream]
 
+    def names(self, vhost: str) -> list[str]:
+        """Return the names of the super streams of a vhost, in any order."""
+        found = self._vhosts.get(vhost)
+        return [] if found is None else [each.name for each in found.exchanges.values() if each.is_super_stream]
+
     def maybe(self, vhost: str, name: str) -> Placed | None:
         """Return the exchange of the super stream with this name."""
         found = self._vhosts.get(vhost)

@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 from warren.engine_view.engine_view import EngineView
 from warren.engine_view.queues import FilledRow
 from warren.engine_view.refs import QueueRef
+from warren.engine_view.totals import chunks
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import MANY, Described
 from warren.mgmt_plugin.metrics.statistics import Statistics
@@ -62,9 +63,8 @@ class AttentionHandlers(Handlers):
         if len(queues) > MANY:
             await call.request.begin_work()
         growing, unattended, old = _Worst(), _Worst(), _Worst()
-        for queue in queues:
-            filled = self._view.queues.filled(queue)
-            if filled is not None:
+        for some in chunks(queues):
+            for queue, filled in self._view.queues.filled(some):
                 self._look(queue, filled, growing, unattended, old)
             await give_way()
         return {

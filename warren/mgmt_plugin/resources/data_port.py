@@ -30,6 +30,7 @@ import msgspec
 from warren.engine_view.engine_view import EngineView
 from warren.engine_view.permissions import READ
 from warren.engine_view.refs import QueueRef
+from warren.engine_view.totals import chunks
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
@@ -45,7 +46,7 @@ from warren.mgmt_plugin.resources.ranges import (
     Wanted,
     check_path,
     described_lives,
-    incarnation_of,
+    incarnation,
     split_id,
     the_restored_vhost,
 )
@@ -197,14 +198,11 @@ class DataPortHandlers(Handlers):
         view = self._view
         vhost, rights = the_restored_vhost(call, view), call.rights()
         found: list[tuple[QueueRef | None, str]] = []  # a queue, or the name of a super stream
-        for queue in await sorted_queues(call, view, vhost):
-            if view.queues.is_shared(queue) and rights.may(READ, view.offsets.authorized_name(queue)):
-                found.append((queue, ""))
+        for some in chunks(await sorted_queues(call, view, vhost)):
+            found += [(queue, "") for queue in view.offsets.readable(some, rights)]
             await give_way()
-        for _, name, _ in view.exchanges.each_name(vhost):
-            if view.queues.maybe(vhost, name) is not None or not rights.may(READ, name):
-                continue
-            if view.super_streams.maybe(vhost, name) is not None:
+        for name in view.super_streams.names(vhost):
+            if view.queues.maybe(vhost, name) is None and rights.may(READ, name):
                 found.append((None, name))
             await give_way()
 
@@ -235,21 +233,20 @@ class DataPortHandlers(Handlers):
         return queue
 
     def _describe(self, vhost: str, queue: QueueRef) -> Described:
-        declared = self._view.queues.declared(queue)
-        messages, body_bytes = self._view.offsets.size(queue)
-        ranges = self._sources.maybe_ranges(queue)
-        first, end = (None, None) if ranges is None else ranges.bounds()
+        row = self._view.offsets.row(queue)
+        ranges = None if row.bounds is None else self._sources.maybe_ranges(queue)
+        first, end = row.bounds or (None, None)
         readable = None if ranges is None else ranges.queue
         return {
             "vhost": vhost,
-            "name": declared.name,
-            "type": declared.type,
-            "id": incarnation_of(self._view, queue),
+            "name": row.name,
+            "type": row.type,
+            "id": incarnation(self._view.store_id(), row.number),
             "first": first,
             "end": end,
             "lives": None if readable is None else described_lives(self._view, readable),
-            "messages": messages,
-            "bytes": body_bytes,
+            "messages": row.messages,
+            "bytes": row.bytes,
             "partitions": None,
             **self._elsewhere(ranges),
         }

@@ -52,7 +52,7 @@ ROW_BYTES: Final = 40  # memory of a row in addition to its bytes
 
 
 def _user(access: Permissions, record: UserPut) -> Described:
-    described = describe_user(access, record)
+    described = describe_user(record, access.limits(record.name))
     described["password_hash"] = hash_to_file(PasswordHash(record.password_hash, record.hashing_algorithm))
     return described
 
@@ -234,7 +234,7 @@ class DefinitionHandlers(Handlers):
             for _, exchange in exchanges:
                 for binding in view.bindings.of(exchange):
                     if view.bindings.is_shared(binding):
-                        shown = describe_binding(view, vhost, binding)
+                        shown = describe_binding(view, (vhost, binding))
                         del shown["properties_key"]
                         await sections.add("bindings", shown)
                     await give_way()

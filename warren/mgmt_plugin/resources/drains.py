@@ -14,14 +14,13 @@ import msgspec
 
 from warren.amqp.codec import NAME_MAX_BYTES
 from warren.engine_view.engine_view import EngineView
-from warren.engine_view.offsets import CLAIMS
 from warren.engine_view.permissions import READ
 from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import sorted_queues, the_vhost, visible_vhost_names
+from warren.mgmt_plugin.names import the_vhost, visible_vhost_names
 from warren.mgmt_plugin.resources.ranges import check_path, described_lives, incarnation_of, life_of, split_id
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_authorised, not_found
 from warren.server.draining.claim_verdicts import KINDS, REQUEUE
@@ -144,7 +143,7 @@ def _check_operator(call: Call) -> None:
         raise not_authorised(Access.USER.value)
 
 
-def describe(view: EngineView, listed: Listed) -> Described:
+def describe(listed: Listed) -> Described:
     """Return a session as operators see it."""
     claims, note = listed.claims, listed.note
     return {
@@ -161,7 +160,7 @@ def describe(view: EngineView, listed: Listed) -> Described:
         "end": claims.end,
         "opened_at": note.opened_ms or None,
         "last_seen_at": listed.last_seen_ms,
-        "queue_exists": view.queues.maybe(claims.vhost, claims.source) is not None,
+        "queue_exists": claims.source_exists,
     }
 
 
@@ -276,15 +275,13 @@ class DrainHandlers(Handlers):
         view, drains = self._view, self._drains
         found: list[QueueRef] = []
         for vhost in visible_vhost_names(call):
-            for queue in await sorted_queues(call, view, vhost):
-                if view.offsets.kind(queue) == CLAIMS:
-                    found.append(queue)
-                await give_way()
-        return Rows(found, lambda claims: describe(view, drains.listed(claims)), view.queues.is_gone)
+            found += view.claims.in_order(vhost)
+            await give_way()
+        return Rows(found, lambda claims: describe(drains.listed(claims)), view.queues.is_gone)
 
     async def show_drain(self, call: Call) -> Described:
         try:
-            return describe(self._view, await self._drains.look(_the_drain(call)))
+            return describe(await self._drains.look(_the_drain(call)))
         except DrainError as error:
             raise _refused(error) from None
 

@@ -55,9 +55,10 @@ class NewBinding(msgspec.Struct):
     arguments: Any = None
 
 
-def describe_binding(view: EngineView, vhost: str, binding: BindingRef) -> Described:
-    """Return a binding."""
-    row = view.bindings.row(binding)
+def describe_binding(view: EngineView, of: Row) -> Described:
+    """Return a binding of a vhost."""
+    vhost, binding = of
+    row, key = view.bindings.keyed(binding)
     return {
         "source": row.source,
         "vhost": vhost,
@@ -65,7 +66,7 @@ def describe_binding(view: EngineView, vhost: str, binding: BindingRef) -> Descr
         "destination_type": row.destination_type,
         "routing_key": row.routing_key,
         "arguments": table_to_json(row.arguments),
-        "properties_key": view.bindings.properties_key(binding),
+        "properties_key": key,
     }
 
 
@@ -172,18 +173,13 @@ class ExchangeHandlers(Handlers):
         return await in_order(bindings, self._view.bindings.order_of)
 
     async def _answer_bindings(self, call: Call, found: list[Row] | BindingList) -> Response:
+        describe, is_gone = partial(describe_binding, self._view), self._view.bindings.is_gone
         if isinstance(found, BindingList):
             page = plain_page(call)
             if page is not None:
-                return await answer_page(call, page, found.count, found.part, self._describe_row, self._is_gone)
+                return await answer_page(call, page, found.count, found.part, describe, is_gone)
             found = await found.all()
-        return await answer_list(call, found, self._describe_row, {}, self._is_gone)
-
-    def _describe_row(self, row: Row) -> Described:
-        return describe_binding(self._view, *row)
-
-    def _is_gone(self, row: Row) -> bool:
-        return self._view.bindings.is_gone(row[1])
+        return await answer_list(call, found, describe, {}, is_gone)
 
     async def list_bindings(self, call: Call) -> Response:
         found = BindingList(call, self._view)
@@ -257,9 +253,9 @@ class ExchangeHandlers(Handlers):
             return []  # as RabbitMQ: nothing leads from or to what does not exist
         implicit = self._maybe_implicit(call, source, kind)
         if implicit is not None:
-            return [describe_binding(self._view, vhost, implicit)]
+            return [describe_binding(self._view, (vhost, implicit))]
         bindings = await self._in_order(call, await bindings_between(self._view, source, destination))
-        return Rows(bindings, partial(describe_binding, self._view, vhost))
+        return Rows([(vhost, each) for each in bindings], partial(describe_binding, self._view))
 
     async def _bind(self, call: Call, kind: str) -> Response:
         wanted = await call.body(NewBinding)
@@ -279,8 +275,8 @@ class ExchangeHandlers(Handlers):
         source, _ = self._ends(call, kind)
         implicit = self._maybe_implicit(call, source, kind)
         if implicit is None:
-            return describe_binding(self._view, call.params["vhost"], await self._binding_with_key(call, kind))
-        described = describe_binding(self._view, call.params["vhost"], implicit)
+            return describe_binding(self._view, (call.params["vhost"], await self._binding_with_key(call, kind)))
+        described = describe_binding(self._view, (call.params["vhost"], implicit))
         if call.params["key"] not in (described["destination"], described["properties_key"]):
             raise not_found()
         return described

@@ -23,7 +23,6 @@ from warren.mgmt_plugin.terms import properties_to_json
 ENDED_BY_MANAGEMENT: Final = "Session ended via management plugin"
 FILTER_BYTES_MAX: Final = 65535
 FILTER_LEVELS_MAX: Final = 128
-AT_ONCE: Final = 500  # levels that are looked at in one go
 CLEARED_AT_ONCE: Final = 20
 _PROPERTIES_AT: Final = 12
 
@@ -89,11 +88,9 @@ class MqttHandlers(Handlers):
         if not filter_ or wrong or len(words) > FILTER_LEVELS_MAX or len(filter_.encode()) > FILTER_BYTES_MAX:
             raise bad_request(f"filter must be a topic filter of at most {FILTER_LEVELS_MAX} levels, such as sensors/#")
         found: list[str] = []
-        for steps, topic in enumerate(self._retained.matching(vhost, filter_), 1):
-            if topic is not None:
-                found.append(topic)
-            if steps % AT_ONCE == 0:
-                await give_way()
+        for topics in self._retained.matching(vhost, filter_):
+            found += topics
+            await give_way()
         return found
 
     async def list_retained(self, call: Call) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final
 
 import msgspec
@@ -37,7 +36,6 @@ RELEASE_PIECE: Final = 1000
 # If all messages shall be released and there are more than this, the broker releases them in the background.
 RELEASED_AT_ONCE: Final = 10_000
 SEARCH_MAX: Final = 500
-Named = tuple[str | None, str, str]  # a vhost, a name in it, and a further text in which it is looked for
 
 
 class Release(msgspec.Struct):
@@ -171,9 +169,8 @@ class TopologyHandlers(Handlers):
         exchanges = await in_order(view.exchanges.in_vhost(vhost), view.exchanges.name)
         bindings: list[BindingRef] = []
         for exchange in exchanges:
-            for binding in view.bindings.of(exchange):
-                bindings.append(binding)
-                await give_way()
+            bindings += view.bindings.of(exchange)
+            await give_way()
         queues = await in_order(view.queues.in_vhost(vhost), view.queues.name)
         return {
             "exchanges": Rows(exchanges, self._exchange_in_topology),
@@ -256,36 +253,25 @@ class SearchHandlers(Handlers):
         more = False
         if wanted:
             queues = await visible_queues(call, self._view)
-            for kind, named in self._candidates(call, queues):
-                for vhost, name, detail in named:
-                    await give_way()
-                    known_as = name.lower()
-                    if wanted not in known_as and wanted not in detail.lower():
-                        continue
-                    nearness = 0 if known_as == wanted else 1 if known_as.startswith(wanted) else 2
-                    as_near = found.setdefault(kind, ([], [], []))[nearness]
-                    if len(as_near) == limit:
-                        more = True
-                        continue
-                    as_near.append({"kind": kind, "vhost": vhost, "name": name, "detail": detail})
+            vhosts = visible_vhost_names(call)
+            await give_way()
+            connections = visible_connections(call, self._view)
+            await give_way()
+            users = call.operator.is_administrator
+            for kind, vhost, name, detail in self._view.names.each(queues, vhosts, connections, users=users):
+                await give_way()
+                known_as = name.lower()
+                if wanted not in known_as and wanted not in detail.lower():
+                    continue
+                nearness = 0 if known_as == wanted else 1 if known_as.startswith(wanted) else 2
+                as_near = found.setdefault(kind, ([], [], []))[nearness]
+                if len(as_near) == limit:
+                    more = True
+                    continue
+                as_near.append({"kind": kind, "vhost": vhost, "name": name, "detail": detail})
         kinds = [[*same, *beginning, *others] for same, beginning, others in found.values()]
         items = _some_of_each(kinds, limit)
         return {"items": items, "more": more or len(items) < sum(map(len, kinds))}
-
-    def _candidates(self, call: Call, queues: list[QueueRef]) -> Iterator[tuple[str, Iterable[Named]]]:
-        view = self._view
-        yield "queue", view.queues.each_name(queues)
-        for vhost in visible_vhost_names(call):
-            row = view.vhosts.maybe_row(vhost)
-            if row is not None:
-                yield "vhost", [(vhost, vhost, row.record.description)]
-                yield "exchange", view.exchanges.each_name(vhost)
-                yield "policy", view.policies.each_name(vhost)
-        for connection in visible_connections(call, view):
-            yield "connection", [view.connections.known_as(connection)]
-            yield "consumer", view.connections.consumed(connection)
-        if call.operator.is_administrator:
-            yield "user", ((None, each.name, ", ".join(each.tags)) for each in view.permissions.users())
 
     ROUTES: ClassVar = (
         Route("GET", "/api/warren/search", Access.USER, search, "Find by a part of a name", query=("q", "limit")),

@@ -13,7 +13,7 @@ from warren.engine_view.engine_view import EngineView
 from warren.engine_view.offsets import STREAM
 from warren.engine_view.permissions import READ
 from warren.engine_view.refs import GroupRef, QueueRef
-from warren.engine_view.streams import AT_FIRST, AT_LAST, AT_NEXT, AT_OFFSET, OFFSET_MAX, Start, at_time
+from warren.engine_view.streams import AT_FIRST, AT_LAST, AT_NEXT, AT_OFFSET, OFFSET_MAX, PlacedGroup, Start, at_time
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import Described
@@ -62,8 +62,8 @@ class StreamHandlers(Handlers):
             raise not_found()
         return group
 
-    def _describe(self, each: tuple[QueueRef, GroupRef]) -> Described:
-        return asdict(self._streams.group(*each))
+    def _describe(self, of: PlacedGroup) -> Described:
+        return asdict(self._streams.group(of))
 
     def _start_of(self, position: Position) -> Start:
         offset, time_ms = position.offset, position.time_ms
@@ -102,7 +102,7 @@ class StreamHandlers(Handlers):
         for vhost in visible_vhost_names(call):
             streams += self._streams.in_vhost(vhost)
         found = [(stream, group) for stream in streams for group in self._streams.groups(stream)]
-        return Rows(found, self._describe, lambda each: self._view.queues.is_gone(each[0]))
+        return Rows(found, self._describe, self._streams.is_group_gone)
 
     async def list_groups_of(self, call: Call) -> Rows:
         stream = self._the_stream(call)

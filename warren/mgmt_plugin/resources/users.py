@@ -68,21 +68,15 @@ class LimitBody(msgspec.Struct):
     value: Any
 
 
-def describe_user(access: Permissions, record: UserPut) -> Described:
+def describe_user(record: UserPut, limits: dict[str, int]) -> Described:
     """Return a user."""
     return {
         "name": record.name,
         "password_hash": record.password_hash,
         "hashing_algorithm": record.hashing_algorithm,
         "tags": list(record.tags),
-        "limits": access.limits(record.name),
+        "limits": limits,
     }
-
-
-def _described_user(access: Permissions, name: str) -> Described:
-    record = access.get(name)
-    assert record is not None
-    return describe_user(access, record)
 
 
 def tags_of(given: object) -> tuple[str, ...]:
@@ -170,9 +164,9 @@ class UserHandlers(Handlers):
         return await answer_list(
             call,
             names,
-            lambda name: _described_user(access, name),
+            lambda name: describe_user(*access.known(name)),
             {"name": lambda name: name},
-            lambda name: access.get(name) is None,
+            access.is_unknown,
         )
 
     async def list_users(self, call: Call) -> Response:
@@ -180,11 +174,10 @@ class UserHandlers(Handlers):
 
     async def list_without_permissions(self, call: Call) -> Response:
         access = self._access
-        entitled = access.entitled()
-        return await self._answer_users(call, [name for name in access.user_names() if name not in entitled])
+        return await self._answer_users(call, sorted(set(access.user_names()) - access.entitled()))
 
     async def show_user(self, call: Call) -> Described:
-        return describe_user(self._access, self.the_user(call))
+        return describe_user(*self._access.known(self.the_user(call).name))
 
     async def put_user(self, call: Call) -> Response:
         name = call.params["user"]

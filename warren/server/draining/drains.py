@@ -425,9 +425,11 @@ class Drains:
 
     def begin_leases(self) -> None:
         """Begin the lease of every session now."""
-        for vhost, name in self._view.claims.all():
-            if _note_of(self._view.records.of(vhost), name).lease_s is not None:
-                self._presence(vhost, name).sign_s = self._clock()
+        for vhost in self._view.vhosts:
+            records = self._view.records.of(vhost)
+            for _, name in self._view.queues.names(self._view.claims.in_order(vhost)):
+                if _note_of(records, name).lease_s is not None:
+                    self._presence(vhost, name).sign_s = self._clock()
 
     async def end_leases(self) -> float:
         """Release the claims of sessions whose lease is over; return when the next one may be, at the earliest."""
