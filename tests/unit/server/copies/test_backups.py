@@ -48,8 +48,8 @@ class Fixture:
         self.images = FakeImages()
         self.images.gate.set()
         self.alarms: set[str] = set()
-        broker = SimpleNamespace(has_alarm=lambda resource: resource in self.alarms)
-        management = SimpleNamespace(broker=broker, images=self.images, tasks=Supervision())
+        view = SimpleNamespace(has_alarm=lambda resource: resource in self.alarms)
+        management = SimpleNamespace(view=view, images=self.images, tasks=Supervision())
         self.backups = Backups(cast(Management, management))
 
     async def begin(self, user: str = "guest") -> Backup:
