@@ -96,9 +96,7 @@ def lines(*texts: str, indent: int = 8) -> str:
 
 ACKS: Final = lines(
     "for index in self.acking:",
-    "    ranges = index.take_acks()",
-    "    if not index.deleted:",
-    "        writer.acks(index.queue_id, ranges)",
+    "    index.write_acks(writer)",
 )
 PAGES: Final = lines("self._write_pages(writer)")
 COPIES: Final = lines("self._write_copies(writer)")

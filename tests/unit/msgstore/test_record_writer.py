@@ -1,4 +1,4 @@
-"""A writer of records writes the same whatever its buffers held."""
+"""A writer of records writes the same whatever its buffers held, and one range of acks as a list of ranges."""
 
 from __future__ import annotations
 
@@ -18,16 +18,24 @@ def message(body: bytes) -> Message:
 
 
 def written(writer: RecordWriter, body: bytes) -> bytes:
-    writer.acks(7, [(1, 2)])
+    writer.ack_range(7, 1, 2)
     writer.message(message(body), 0, vec[i64]([7]), vec[i64]([8]))
     writer.message(message(b"last"), 0, vec[i64]([7]), vec[i64]([9]))
     return b"".join(writer.take_chunks())
 
 
+def test_one_range_is_written_as_a_list_with_one() -> None:
+    one, other = RecordWriter(zlib.crc32), RecordWriter(zlib.crc32)
+    one.ack_range(7, 1 << 40, 12)
+    other.acks(7, [(1 << 40, 12)])
+    assert b"".join(one.take_chunks()) == b"".join(other.take_chunks())
+    assert one.payload_bytes == other.payload_bytes
+
+
 def test_a_writer_that_takes_over_buffers_writes_the_same() -> None:
     buffers = RecordBuffers()
     left = RecordWriter(zlib.crc32, FRAME_BYTES, buffers)
-    left.acks(1, [(2, 3)])  # it is given up with bytes in its buffers
+    left.ack_range(1, 2, 3)  # it is given up with bytes in its buffers
     for size in (3, 300, 30_000, 100_000, 5):
         body = bytes([size % 251]) * size
         taken = written(RecordWriter(zlib.crc32, FRAME_BYTES, buffers), body)

@@ -306,9 +306,7 @@ class Batch:
                 continue
             writer.queue(index.queue_id, index.vhost.encode(), index.name.encode(), index.lane, index.transient)
         for index in self.acking:
-            ranges = index.take_acks()
-            if not index.deleted:
-                writer.acks(index.queue_id, ranges)
+            index.write_acks(writer)
         self._write_pages(writer)
         self._write_messages(writer)
         self._write_copies(writer)

@@ -37,6 +37,7 @@ from warren.msgstore.log.records import DROPPABLE, EXPIRES
 
 if TYPE_CHECKING:
     from warren.msgstore.log.message_log import MessageLog
+    from warren.msgstore.log.records import RecordWriter
 
 PAGE_ENTRIES: Final = 256
 LENGTH_SHIFT: Final = 32
@@ -529,7 +530,21 @@ class QueueIndex:
         """Return the number of ranges that the next frame acknowledges, joined or not."""
         return i64(len(self._ack_ranges)) + 1
 
-    def take_acks(self) -> list[tuple[int, int]]:
+    def write_acks(self, writer: RecordWriter) -> None:
+        """Write the noted acks, unless the queue is deleted; they are no longer noted."""
+        if self._ack_ranges or self.deleted:
+            ranges = self._take_acks()
+            if not self.deleted:
+                writer.acks(self.queue_id, ranges)
+            return
+        # One range, the common case: without making lists for it.
+        self._acking = False
+        if self._ack_end > self._ack_first:
+            writer.ack_range(self.queue_id, self._ack_first, self._ack_end - self._ack_first)
+        self._ack_first = 0
+        self._ack_end = 0
+
+    def _take_acks(self) -> list[tuple[int, int]]:
         """Return the noted ranges as (first, count), ascending and joined."""
         self._acking = False
         ranges = self._ack_ranges

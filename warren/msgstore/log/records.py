@@ -360,6 +360,14 @@ class RecordWriter:
                 at += 1
             self._finish(len(head) + 4)
 
+    def ack_range(self, queue_id: i64, first: i64, count: i64) -> None:
+        """Write that one range of sequence numbers is gone, as `acks` would."""
+        head = self._head(ACK, 0, 1, 0, 8 + PLACE_BYTES)
+        write_i64_be(head, queue_id)
+        write_i64_be(head, first)
+        write_i64_be(head, count)
+        self._finish(RECORD_HEAD_BYTES + 8 + PLACE_BYTES)
+
     def queue(self, queue_id: i64, vhost: bytes, name: bytes, lane: i64, transient: bool) -> None:
         """Write the meaning of a queue id: vhost, name and lane."""
         head = self._head(QUEUE, DROPPABLE if transient else 0, lane, 0, 16 + len(vhost) + len(name))
