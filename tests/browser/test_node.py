@@ -35,6 +35,23 @@ def test_the_memory_of_the_node_is_told_by_part_with_its_share(ui: Ui, api: Api,
     expect(ui.card("Reactor")).to_contain_text("p99")
 
 
+def test_the_memory_of_the_node_fits_every_screen_whatever_its_numbers(own_ui: Ui, api: Api) -> None:
+    ui = own_ui
+    large = 1023 * 2**20
+    parts = {"code": large, "other_system": large * 7, "queue_procs": large, "mgmt_db": large, "stream_queue_procs": 9}
+    answer = json.dumps({"memory": parts | {"quorum_queue_procs": large}})
+    ui.page.route("**/api/nodes/*/memory", lambda route: route.fulfill(body=answer, content_type="application/json"))
+    ui.visit("nodes", api.get("/overview")["node"])
+    memory = ui.card("What takes the memory")
+    expect(memory.locator("tbody tr").first.locator("td[data-label=Share]")).to_have_text("63.64 %")
+    expect(memory.locator("tbody tr").filter(has_text="Program")).to_contain_text("1,023 MiB")
+    for width in (1920, 1440, 1280, 900, 641, 360):
+        ui.page.set_viewport_size({"width": width, "height": 760})
+        cut = memory.locator(".table-box").evaluate("box => box.scrollWidth - box.clientWidth")
+        assert cut <= 0, width
+    expect(memory.get_by_label("Sort by").locator("option")).to_have_text(["Part", "Bytes"])
+
+
 def test_the_store_has_charts_of_its_size_and_what_it_writes(ui: Ui, api: Api, amqp: Connect) -> None:
     channel = amqp().channel()
     channel.queue_declare("stored", durable=True)

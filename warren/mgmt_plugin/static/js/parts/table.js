@@ -81,7 +81,8 @@ export function DataTable({ cards = false, caption, columns, rows, rowKey, sort,
 
 /** Sorting where headings are not shown, on a narrow screen. */
 export function SortPicker({ columns, sort, onSort }) {
-  const sorted = columns.filter((column) => column.sort);
+  // Columns that sort alike are one choice.
+  const sorted = columns.filter((column, at) => column.sort && columns.findIndex((each) => each.sort === column.sort) === at);
   const by = sorted.find((column) => column.sort === sort?.by);
   const onChange = (event) => {
     const column = sorted.find((each) => each.sort === event.target.value);
@@ -164,8 +165,9 @@ function compare(a, b) {
 // Each refresh draws all rows that are shown: thousands take a browser longer than the time until the next one.
 const SHOWN_AT_ONCE = 500;
 
-// The number of columns that fit a narrow screen side by side.
+// The number of columns that fit a narrow screen side by side, and of those with numbers, which never wrap.
 const WITHOUT_CARDS = 3;
+const NUMBERS_WITHOUT_CARDS = 1;
 // More cards can be sorted.
 const FEW = 5;
 
@@ -174,7 +176,8 @@ export function LocalTable({ rows, first, ...table }) {
   const [sort, setSort] = useState(first ?? null);
   const sorted = sort ? [...rows].sort((a, b) => compare(pick(a, sort.by), pick(b, sort.by)) * (sort.descending ? -1 : 1)) : rows;
   const [most, setMost] = useState(SHOWN_AT_ONCE);
-  const cards = table.columns.length > WITHOUT_CARDS || table.columns.some((column) => column.long);
+  const numbers = table.columns.filter((column) => column.num).length;
+  const cards = table.columns.length > WITHOUT_CARDS || numbers > NUMBERS_WITHOUT_CARDS || table.columns.some((column) => column.long);
   return html`${cards && rows.length > FEW && html`<${SortPicker} columns=${table.columns} sort=${sort} onSort=${setSort} />`}
     <${DataTable} cards=${cards} ...${table} rows=${sorted.slice(0, most)} sort=${sort} onSort=${setSort} />
     ${
