@@ -17,19 +17,20 @@ from warren.server.network.admission import Admission
 from warren.server.network.dead_peers import NEVER, Keepalive
 from warren.server.network.reactor import RECEIVE_MIN_BYTES, Reactor
 
-LOGIN = PROTOCOL_HEADER + b"".join(
-    [
-        method_frame(
-            0,
-            m.ConnectionStartOk(
-                {"capabilities": dict.fromkeys(CAPABILITIES, True)}, "PLAIN", f"\0{USER}\0{PASSWORD}".encode(), "en_US"
-            ),
+# What a client sends until it has a channel, step by step.
+LOGIN_STEPS = [
+    PROTOCOL_HEADER
+    + method_frame(
+        0,
+        m.ConnectionStartOk(
+            {"capabilities": dict.fromkeys(CAPABILITIES, True)}, "PLAIN", f"\0{USER}\0{PASSWORD}".encode(), "en_US"
         ),
-        method_frame(0, m.ConnectionTuneOk(2047, 131072, 0)),
-        method_frame(0, m.ConnectionOpen("/", "", False)),
-        method_frame(1, m.ChannelOpen("")),
-    ]
-)
+    ),
+    method_frame(0, m.ConnectionTuneOk(2047, 131072, 0)),
+    method_frame(0, m.ConnectionOpen("/", "", False)),
+    method_frame(1, m.ChannelOpen("")),
+]
+LOGIN = b"".join(LOGIN_STEPS)
 
 
 class Peer:

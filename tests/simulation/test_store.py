@@ -255,6 +255,22 @@ def test_contents_written_ahead_are_in_the_frame_and_not_written_again() -> None
     ]
 
 
+def test_a_file_of_contents_that_is_too_long_is_cut_when_it_becomes_the_segment() -> None:
+    """Also after a crash no segment is longer than its capacity."""
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    portions, job = placing.ahead(more_bytes=4096)
+    for portion in portions:
+        store.commit(portion, TIME_MS)
+    assert len(fs.contents()["log/ahead"]) == job.capacity + 4096
+    store.commit(job, TIME_MS)
+    image = fs.kill9().contents()[segment_path(1)]
+    assert len(image) == job.capacity
+    [(_, payload)] = frames_of(image)
+    assert payload == payload_of(job)
+    store.close()
+
+
 def test_only_the_same_object_at_its_place_counts_as_written() -> None:
     """(9)"""
     fs = SimulatedFileSystem()

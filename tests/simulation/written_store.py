@@ -68,8 +68,11 @@ class Placing:
         self.jobs.append(job)
         return job
 
-    def ahead(self, content_bytes: int = 2000) -> tuple[list[PortionJob], CommitJob]:
-        """Return the portions of two contents, and the frame that has them; it begins a segment."""
+    def ahead(self, content_bytes: int = 2000, more_bytes: int = 0) -> tuple[list[PortionJob], CommitJob]:
+        """Return the portions of two contents, and the frame that has them; it begins a segment.
+
+        Their file has `more_bytes` than the segment.
+        """
         contents = [bytes([at]) * content_bytes for at in (1, 2)]
         chunks = [bytes(40), contents[0], bytes(24), contents[1], bytes(-(2 * content_bytes) % 8)]
         job = self.job(b"".join(chunks))
@@ -78,7 +81,7 @@ class Placing:
         job.bodies = plan = BodiesAhead(AheadSizes(), 1 << 20)
         positions = [40, 40 + content_bytes + 24]
         portions = [
-            PortionJob(plan, job.batch, job.segment - 1, [position], [content], job.capacity)
+            PortionJob(plan, job.batch, job.segment - 1, [position], [content], job.capacity + more_bytes)
             for position, content in zip(positions, contents, strict=True)
         ]
         return portions, job

@@ -563,6 +563,9 @@ class Store(FailStop):
         with self._lock:
             # The reader must not give the spare up meanwhile.
             file = self._file_for(job)
+            if file.size > job.capacity:
+                # Of contents ahead: the plan had room for what could be in front of each.
+                self._fs.truncate(file.handle, int(job.capacity))
             write_all(self._fs, file.handle, [head], 0)
             self._sync(file.handle, file.path)
             self._fs.rename(file.path, segment_path(number))

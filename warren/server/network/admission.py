@@ -9,10 +9,12 @@
 4. Peers that keep silent make room: a newcomer beyond a limit takes the place of another one, of the block that has
    most such peers. Those go first that have sent nothing for `GRACE_S`, the oldest first. Others go if the first bytes
    of their step are older than `PATIENCE_S`: clients that log in, many at the same time, do not push out each other. A
-   peer whose login is being checked stays, and so does one that waits for something else than its client, for
-   `STEPS_MAX` steps in all: one that sends byte for byte does not become younger by it.
+   peer that waits for us, for the check of its password above all, stays, for `STEPS_MAX` steps in all: one that sends
+   byte for byte does not become younger by it.
 5. A newcomer whose block has fewer connections than the largest one need not wait for these times: a peer of the
-   largest block goes. A step of (4) and (5) takes the same time, whatever the number of peers.
+   largest block goes, if need be one that waits for us. A step of (4) and (5) takes the same time, whatever the number
+   of peers.
+6. A peer counts until it uses a vhost: one whose password was right, and that does not continue, is like any other.
 """
 
 from __future__ import annotations
@@ -111,6 +113,7 @@ class Admission:
         self._block_of: dict[int, str] = {}  # by descriptor
         self._silent = Crowds()  # have sent nothing
         self._spoken = Crowds()  # have sent something; more has to come
+        self._waiting = Crowds()  # wait for us
         self._steps: dict[int, int] = {}  # by descriptor: how often it had to wait for us
         self._accepts_left = float(accepts_per_s)
         self._counted_to_s = 0.0
@@ -148,7 +151,7 @@ class Admission:
 
     def _maybe_of_larger(self, count: int) -> int | None:
         """Return the oldest peer of the largest block, if that has more connections than `count` and the newcomer."""
-        for crowds in (self._silent, self._spoken):
+        for crowds in (self._silent, self._spoken, self._waiting):
             if crowds.largest > count + 1:
                 return crowds.maybe_oldest(None, inf)
         return None
@@ -179,14 +182,16 @@ class Admission:
         if has_to_wait and steps < STEPS_MAX:
             self._steps[descriptor] = steps + 1
             self._spoken.remove(block, descriptor)
+            self._waiting.add(block, descriptor, now_s)
         else:
+            self._waiting.remove(block, descriptor)
             self._spoken.add(block, descriptor, now_s)
 
     def leave(self, descriptor: int) -> None:
-        """Remove a connection from the counts, when it logs in or ends before."""
+        """Remove a connection from the counts, when it has logged in (6) or ends before."""
         block = self._block_of.pop(descriptor)
-        self._silent.remove(block, descriptor)
-        self._spoken.remove(block, descriptor)
+        for crowds in (self._silent, self._spoken, self._waiting):
+            crowds.remove(block, descriptor)
         self._steps.pop(descriptor, None)
         if self._counts[block] == 1:
             del self._counts[block]

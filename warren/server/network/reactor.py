@@ -40,7 +40,7 @@ from mypy_extensions import i64
 from warren.amqp.outbox import Outbox
 from warren.channels.broker import Broker, PeerMaker
 from warren.channels.connection import Connection
-from warren.channels.connection_states import AWAIT_TUNE_OK, CHECKING_LOGIN, ENDED
+from warren.channels.connection_states import CHECKING_LOGIN, ENDED, RUNNING
 from warren.channels.peer import Peer
 from warren.channels.shared import FEED_UNITS_MAX
 from warren.msgstore.files.store import wall_time_ms
@@ -516,17 +516,24 @@ class Reactor:
             self._feed(transport, switched[0], switched[1])
             return
         if transport.pre_auth:
-            if connection.state >= AWAIT_TUNE_OK:
-                transport.pre_auth = False
-                self._admission.leave(transport.fd)
-            else:
-                has_to_wait = connection.state == CHECKING_LOGIN
-                self._admission.heard(transport.fd, self.broker.now_s, has_to_wait=has_to_wait)
+            self._count_step(transport, connection)
         self._watch(transport)
 
+    def _count_step(self, transport: Transport, connection: Peer) -> None:
+        """Note a step of a login, or its end: the peer has sent something, or gets something after a check of ours."""
+        if connection.state >= RUNNING:
+            transport.pre_auth = False
+            self._admission.leave(transport.fd)
+        else:
+            has_to_wait = connection.state == CHECKING_LOGIN
+            self._admission.heard(transport.fd, self.broker.now_s, has_to_wait=has_to_wait)
+
     def _flush(self, transport: Transport) -> None:
-        if transport.connection is None:
+        connection = transport.connection
+        if connection is None:
             return
+        if transport.pre_auth and connection.state != CHECKING_LOGIN:
+            self._count_step(transport, connection)
         try:
             done = transport.flush()
         except OSError:

@@ -77,6 +77,20 @@ def test_a_newcomer_of_a_smaller_network_need_not_wait() -> None:
     assert admission.maybe_loser("203.0.113.1", 9, NOW_S + 1) == 0
 
 
+def test_one_that_waits_for_us_makes_room_for_a_smaller_network_only() -> None:
+    admission = full(*["192.0.2.1"] * 3, "198.51.100.1")
+    for descriptor in range(4):
+        admission.heard(descriptor, NOW_S + 1, has_to_wait=True)
+    assert admission.maybe_loser("192.0.2.9", 9, NOW_S + 1000) is None, "its own network waits"
+    assert admission.maybe_loser("203.0.113.1", 9, NOW_S + 1) == 0
+    admission.heard(0, NOW_S + 2, has_to_wait=False)
+    assert admission.maybe_loser("203.0.113.1", 9, NOW_S + 2) == 1
+    admission.leave(1)
+    admission.leave(2)
+    assert admission.enter("192.0.2.1", 1, NOW_S + 2)
+    assert admission.maybe_loser("203.0.113.1", 9, NOW_S + 2) is None, "there is a place"
+
+
 def test_of_a_crowded_network_its_own_make_room() -> None:
     admission = Admission(100, 2, 1000)
     for descriptor, address in enumerate(["192.0.2.1", "192.0.2.2", "198.51.100.1"]):

@@ -13,12 +13,13 @@ import trio
 import trustme
 from engine_harness import USER, content_frames
 from kqueue_on_epoll import KQUEUE_ON_EPOLL, choose
-from reactor_harness import Peer, Place, Queueing, TlsPeer
+from reactor_harness import LOGIN_STEPS, Peer, Place, Queueing, TlsPeer
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.methods import PROTOCOL_HEADER
 from warren.channels.connection import Connection
+from warren.channels.connection_states import AWAIT_OPEN, AWAIT_TUNE_OK, RUNNING
 from warren.channels.shared import FEED_UNITS_MAX, METHOD_UNITS
 from warren.queues.long_work import TURN_STEPS, Job, Steps
 from warren.server.client_of_node import ClientOfNode
@@ -56,6 +57,27 @@ def place() -> Any:
     yield made
     made.reactor.stop()
     made.reactor.close()
+
+
+# --- logins ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_login_counts_until_its_vhost_is_open(place: Place) -> None:
+    """A client whose password was right may keep silent as well: it makes room like any other."""
+    place.reactor.begin_serving()
+    peers = [Peer(b"".join(LOGIN_STEPS[:steps])) for steps in (1, 2, 3)]
+    for peer in peers:
+        place.reactor.pass_on(cast(socket.socket, peer), FROM_AFAR)
+    for _ in range(5):
+        place.turn()
+    states = [connection.state for connection in place.broker.connections.values()]
+    assert states == [AWAIT_TUNE_OK, AWAIT_OPEN, RUNNING]
+    assert place.reactor._admission.unauthenticated == 2
+    for peer, steps in zip(peers, (1, 2, 3), strict=True):
+        peer.say(b"".join(LOGIN_STEPS[steps:]))
+    for _ in range(5):
+        place.turn()
+    assert place.reactor._admission.unauthenticated == 0
 
 
 # --- clients of other nodes -------------------------------------------------------------------------------------------
