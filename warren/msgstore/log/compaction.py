@@ -127,7 +127,7 @@ class Compaction:
                 continue
             if self._rests(int(segment.number)):
                 continue
-            if best is None or segment.live_bytes * (best.end_lsn - best.base_lsn) < best.live_bytes * size:
+            if best is None or segment.kept_bytes() * (best.end_lsn - best.base_lsn) < best.kept_bytes() * size:
                 best = segment
         return best
 

@@ -580,6 +580,7 @@ class MessageLog:
         for segment in self.segments.segments:
             counted = refs.get(int(segment.number), 0)
             assert counted == segment.live_refs + segment.droppable_refs, f"segment {segment.number}"
+            assert segment.droppable_refs > 0 or segment.droppable_bytes == 0, f"segment {segment.number}"
 
 
 def _went_to(index: QueueIndex, number: i64, data: bytes, at: i64) -> bool:

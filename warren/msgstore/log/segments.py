@@ -3,9 +3,11 @@
 1. A segment owns the LSNs from ``base_lsn`` to ``base_lsn + capacity``. Ranges do not overlap, and a later segment has
    a larger number and larger LSNs.
 2. ``live_refs`` counts the index entries and index pages that point into the segment, ``live_bytes`` the bytes that
-   they point at; a record with several live places counts once for each. ``droppable_refs`` counts the entries that
-   mean nothing after a restart.
+   they point at; a record with several live places counts once for each. ``droppable_refs`` and ``droppable_bytes``
+   count the entries that mean nothing after a restart.
 3. References are only added to the newest segment. A sealed segment without references stays without.
+4. Compaction copies droppable records as well. So they count in what a segment keeps: otherwise a segment that is full
+   of them looks sparse, so does the one with its copies, and they are copied for ever.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ class Segment:
         self.live_refs: i64 = 0
         self.live_bytes: i64 = 0
         self.droppable_refs: i64 = 0
+        self.droppable_bytes: i64 = 0
         self.sealed: bool = False
         self.spent: bool = False  # compaction or removal is under way
 
@@ -38,7 +41,12 @@ class Segment:
         size: i64 = self.end_lsn - self.base_lsn
         if not self.sealed or self.live_refs == 0:
             return False
-        return self.live_bytes * 2 < size or (urgent and self.live_bytes * 10 < size * 9)
+        kept: i64 = self.kept_bytes()
+        return kept * 2 < size or (urgent and kept * 10 < size * 9)
+
+    def kept_bytes(self) -> i64:
+        """Return how many bytes compaction would copy (4)."""
+        return self.live_bytes + self.droppable_bytes
 
 
 class SegmentTable:
@@ -92,7 +100,7 @@ class SegmentTable:
             if segment.is_dead():
                 gain += segment.end_lsn - segment.base_lsn
             elif segment.end_lsn > covered_lsn and segment.is_sparse(urgent):
-                gain += segment.end_lsn - segment.base_lsn - segment.live_bytes
+                gain += segment.end_lsn - segment.base_lsn - segment.kept_bytes()
         return gain
 
     def refer(self, lsn: i64, length: i64, droppable: bool) -> None:
@@ -100,6 +108,7 @@ class SegmentTable:
         segment = self.find(lsn)
         if droppable:
             segment.droppable_refs += 1
+            segment.droppable_bytes += length
             return
         segment.live_refs += 1
         segment.live_bytes += length
@@ -109,6 +118,7 @@ class SegmentTable:
         segment = self.find(lsn)
         if droppable:
             segment.droppable_refs -= 1
+            segment.droppable_bytes -= length
             assert segment.droppable_refs >= 0
             return
         segment.live_refs -= 1
