@@ -26,7 +26,6 @@ from warren.msgstore.log.records import (
     DROPPABLE,
     EPOCH,
     EXPIRES,
-    FILLER,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     IGNORABLE,
@@ -53,7 +52,7 @@ from warren.msgstore.log.records import (
     unsigned_word,
 )
 
-KINDS: Final = (MESSAGE, ACK, QUEUE, QUEUE_DELETED, PAGE, EPOCH, LIFE, FILLER)
+KINDS: Final = (MESSAGE, ACK, QUEUE, QUEUE_DELETED, PAGE, EPOCH, LIFE)
 
 
 class ReplayError(ValueError):

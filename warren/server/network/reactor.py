@@ -542,7 +542,7 @@ class Reactor:
         wanted = transport.interest & ~WRITE if done else transport.interest | WRITE
         if wanted != transport.interest:
             self._set_interest(transport, wanted)
-        if transport.connection.state == ENDED and not transport.linger_deadline_s:
+        if connection.state == ENDED and not transport.linger_deadline_s:
             if done:
                 self._linger(transport)
             elif not transport.unsent_deadline_s:
