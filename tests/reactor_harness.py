@@ -17,7 +17,7 @@ from warren.server.network.admission import Admission
 from warren.server.network.dead_peers import NEVER, Keepalive
 from warren.server.network.reactor import RECEIVE_MIN_BYTES, Reactor
 
-# What a client sends until it has a channel, step by step.
+# The bytes of a client until it has a channel, step by step.
 LOGIN_STEPS = [
     PROTOCOL_HEADER
     + method_frame(

@@ -311,7 +311,7 @@ def _sealed_streams(harness: Harness) -> None:
         )
         harness.settle()
     assert len(told) == 8
-    # Without a basic.nack of many: that leaves two blocks (docs/verification.md, what is open).
+    # Without an answer to many deliveries: each leaves a block for each stream (docs/verification.md, what is open).
     publish(40)
     second.hang_up()
     harness.store.hold = True

@@ -1,4 +1,4 @@
-"""What a node is sent of the metadata, by the level that it has told."""
+"""The metadata that a node is sent, by the level that it has told."""
 
 from __future__ import annotations
 
