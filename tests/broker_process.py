@@ -246,9 +246,13 @@ class WarrenProcess:
         return self.out_path.read_text() if self.out_path.exists() else ""
 
     def log(self) -> str:
-        """Return what was written to stderr, by a thread of the broker that may still have some of it."""
+        """Return what was written to stderr, by a thread of the broker that may still have some of it.
+
+        A broker that never stops writing is waited for, too, but not for ever: it is what a failing test looks at.
+        """
         before, text = "", self._log_now()
-        while text != before:
+        give_up_at = time.monotonic() + DEADLINE_S
+        while text != before and time.monotonic() < give_up_at:
             time.sleep(LOG_SETTLES_S)
             before, text = text, self._log_now()
         return text

@@ -9,9 +9,11 @@ import gc
 import signal
 from collections.abc import Iterator
 
+import hard_limit
 import pytest
 from cheap_passwords import make_passwords_cheap
 from example_counts import examples
+from hard_limit import mark_of_running, pytest_timeout_cancel_timer, pytest_timeout_set_timer
 from hypothesis import HealthCheck, settings
 from kept_environment import kept_environment
 
@@ -20,7 +22,15 @@ make_passwords_cheap()
 
 from integration.metadata_urls import fresh_metadata_url, fresh_sqlite_url, metadata_url, postgres  # noqa: E402
 
-__all__ = ["fresh_metadata_url", "fresh_sqlite_url", "metadata_url", "postgres"]
+__all__ = [
+    "fresh_metadata_url",
+    "fresh_sqlite_url",
+    "mark_of_running",
+    "metadata_url",
+    "postgres",
+    "pytest_timeout_cancel_timer",
+    "pytest_timeout_set_timer",
+]
 
 settings.register_profile(
     "any machine",
@@ -32,9 +42,17 @@ settings.load_profile("any machine")
 
 
 def pytest_configure() -> None:
-    """Heed Ctrl-C, which a shell has its jobs in the background ignore, and their children with them: it is tested."""
+    """Heed Ctrl-C, and keep the stderr of the process: here, output is not captured yet.
+
+    A shell has its jobs in the background ignore Ctrl-C, and their children with them; it is tested.
+    """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    hard_limit.begin()
+
+
+def pytest_unconfigure() -> None:
+    hard_limit.end()
 
 
 @pytest.fixture(autouse=True)

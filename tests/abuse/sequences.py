@@ -43,6 +43,8 @@ BATCH_METHODS: Final = 2_000
 CLIENTS_AT_A_TIME: Final = 4
 METHODS_PER_CLIENT: Final = (20, 200, 1_000)
 WARM_UP_BATCHES: Final = 5
+# With fewer, the memory after them is the memory of the warm-up.
+JUDGED_BATCHES_MIN: Final = WARM_UP_BATCHES + 3
 # Free lists of the interpreter fill up with some 500, of which the last come after hundreds of batches.
 GROWTH_BLOCKS_MAX: Final = 1_000
 GROWTH_BYTES_MAX: Final = 32 << 20
@@ -337,14 +339,14 @@ class Sequences:
         self.memory_before: tuple[int, int] | None = None
         self.memory = (0, 0)
 
-    def run(self, methods: int, after_batch: Callable[[Sequences], None] | None = None) -> None:
-        """Continue until `methods` methods were sent.
+    def run(self, methods: int, *, batches: int = 0, after_batch: Callable[[Sequences], None] | None = None) -> None:
+        """Continue until `methods` methods were sent, in at least so many batches.
 
         Raises:
             AssertionError: one of the rules was broken; how to see it again.
         """
         done = 0
-        while self.counts["methods"] < methods:
+        while self.counts["methods"] < methods or done < batches:
             try:
                 self._run_batch()
             except Exception as error:
@@ -428,7 +430,7 @@ def main() -> None:
     options = parser.parse_args()
     print(f"seed {options.seed}, from batch {options.first}")
     sequences = Sequences(options.seed, options.first)
-    sequences.run(options.methods, _progress)
+    sequences.run(options.methods, after_batch=_progress)
     print(file=sys.stderr)
     for what, count in sorted(sequences.counts.items()):
         print(f"{count:10} {what}")

@@ -18,7 +18,7 @@ MUTATED_FRAMES = int(os.environ.get("WARREN_TEST_FUZZ_FRAMES", "3000"))
 LEAST_FRAMES = 2600  # below, memory cannot be judged
 
 
-@pytest.mark.timeout(0)  # as long as was asked for
+@pytest.mark.timeout(300 + MUTATED_FRAMES // 50)
 def test_broken_frames_of_stomp_get_normal_answers_or_an_error_and_memory_stays_flat() -> None:
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}, again with (in tests/): python -m fuzz --protocol stomp --seed {seed}")
