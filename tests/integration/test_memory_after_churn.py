@@ -311,7 +311,8 @@ def _sealed_streams(harness: Harness) -> None:
         )
         harness.settle()
     assert len(told) == 8
-    # Without an answer to many deliveries: each leaves a block for each stream (docs/verification.md, what is open).
+    (last, *_) = reversed(second.deliveries())
+    second.send(1, m.BasicNack(last.method.delivery_tag, multiple=True, requeue=True))
     publish(40)
     second.hang_up()
     harness.store.hold = True

@@ -6,7 +6,8 @@
    Deliveries stop then; replies do not, because a peer that stops reading its replies stops being read itself.
 4. Call `touch` before you write to ``writer``. An outbox that has been idle for long has no buffer (`rest`).
    A large buffer is shared (`SpareWriters`): it belongs to an outbox only while that has bytes. The next outbox with
-   much to send takes it. Growing one from nothing for each send costs more than filling it.
+   much to send takes it. Growing one from nothing for each send costs more than filling it. There are as many
+   as were in use at the same time, not one for each outbox that ever had much to send.
 5. ``awaited`` is True while a connection waits for a turn to deliver: others queue up after it (``queues.turns``).
 6. If a fault of the broker occurs while it writes for a peer, the error is kept here (`failed`) and ends that peer. It
    is not raised: other peers that are served in the same turn must not suffer from it.
@@ -49,10 +50,16 @@ class Supply:
 
 
 class SpareWriters:
-    """Empty writers with large buffers, for outboxes that had much to send the last time."""
+    """Empty writers with large buffers, for outboxes that had much to send the last time.
+
+    An outbox gives back what it took. It adds a writer that it has grown itself only if there is no other.
+    """
 
     def __init__(self) -> None:
         self._writers: list[BytesWriter] = []
+
+    def is_empty(self) -> bool:
+        return not self._writers
 
     def take(self) -> BytesWriter:
         """Return an empty writer, with a large buffer if there is one."""
@@ -143,8 +150,9 @@ class Outbox:
         if not is_large and not self._is_large:
             writer.truncate(0)
             return
-        if self._spare is not None:
-            self._spare.give_back(writer)
+        spare = self._spare
+        if spare is not None and (self._is_large or spare.is_empty()):
+            spare.give_back(writer)
         self._is_large = is_large
         self.writer = self._new_writer() if self._queued else _RESTING
 

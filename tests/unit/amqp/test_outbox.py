@@ -63,19 +63,24 @@ def test_the_next_outbox_with_much_to_send_takes_a_large_buffer() -> None:
     """(4)"""
     spare = SpareWriters()
     one, other = Outbox(1, [], spare=spare), Outbox(2, [], spare=spare)
-    for each in (one, other):
-        each.write(MUCH)
+    one.write(MUCH)
     large = one.writer
-    assert flush(one) == flush(other) == MUCH
+    assert flush(one) == MUCH
+    other.write(MUCH)
+    assert other.writer is not large, "it did not have much to send before"
+    assert flush(other) == MUCH
     assert one.writer is other.writer is not large, "nobody holds a buffer"
     other.write(b"1")
     other.write(MUCH)
     one.write(b"2")
-    assert one.writer is large and other.writer is not large
-    assert flush(one) == b"2"
-    one.write(b"3")
-    assert one.writer is not large, "one with little to send gives it back"
-    assert (flush(one), flush(other)) == (b"3", b"1" + MUCH)
+    assert other.writer is large and one.writer is not large
+    assert flush(other) == b"1" + MUCH
+    other.write(b"3")
+    assert other.writer is large
+    assert flush(other) == b"3"
+    other.write(b"4")
+    assert other.writer is not large, "one with little to send gives it back"
+    assert (flush(one), flush(other)) == (b"2", b"4")
 
 
 def test_spare_buffers_are_few_and_not_too_large() -> None:
@@ -94,3 +99,36 @@ def test_spare_buffers_are_few_and_not_too_large() -> None:
     huge.write(b"h" * (SPARE_MAX_BYTES + 1))
     flush(huge)
     assert len(spare._writers) == SPARE_WRITERS - 1
+
+
+def test_connections_that_come_and_go_leave_one_spare_buffer() -> None:
+    """(4)"""
+    spare = SpareWriters()
+    for key in range(5):
+        one = Outbox(key, [], spare=spare)
+        one.write(MUCH)
+        assert flush(one) == MUCH
+    assert len(spare._writers) == 1
+
+
+def test_much_and_little_to_send_in_turn_leave_one_spare_buffer() -> None:
+    """(4)"""
+    spare = SpareWriters()
+    one = Outbox(1, [], spare=spare)
+    for _ in range(5):
+        for data in (MUCH, b"little", b"little"):
+            one.write(data)
+            assert flush(one) == data
+    assert len(spare._writers) == 1
+
+
+def test_there_are_as_many_spare_buffers_as_were_in_use_at_the_same_time() -> None:
+    """(4)"""
+    spare = SpareWriters()
+    outboxes = [Outbox(key, [], spare=spare) for key in range(5)]
+    for at_once in (2, 5, 3):
+        for _ in range(3):
+            for each in outboxes[:at_once]:
+                each.write(MUCH)
+            assert all(flush(each) == MUCH for each in outboxes[:at_once])
+    assert len(spare._writers) == 5
