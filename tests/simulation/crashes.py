@@ -203,13 +203,17 @@ class Judge:
             self.judge(machine, self.read(state), machine.durable)
 
     def judge(self, machine: Machine, found: ReadBack, promised: int) -> Snapshot:
-        """Return which of the states that `machine` allows, from batch `promised` on, came back."""
+        """Return which of the states that `machine` allows, from batch `promised` on, came back.
+
+        The log has it at the places that were found, also after a clean stop, of which no batch has the state.
+        """
         if found.damaged:
             raise Violation(f"a healthy disk is said to be damaged: {found.reports}")
         for snapshot in machine.allowed[promised:]:
             if snapshot.numbers == found.numbers and snapshot.places in (None, found.places):
                 self._judge_flags(machine, found)
-                return snapshot_of(machine.stopped_clean) if machine.stopped_clean and found.clean else snapshot
+                stored = machine.stopped_clean if machine.stopped_clean and found.clean else snapshot.stored
+                return snapshot_of(stored, found.places)
         raise Violation(explain(machine, found, promised))
 
     def _judge_flags(self, machine: Machine, found: ReadBack) -> None:

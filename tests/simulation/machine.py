@@ -108,7 +108,7 @@ class Machine:
         self.catalogue: dict[str, int] = {}
         self._declared: deque[tuple[str, int, int]] = deque()  # for the catalogue: name, queue id or 0, after batch
         self.catalogue_is_slow = False  # it learns of nothing until it is not
-        self.allowed: list[Snapshot] = [snapshot_of({})]  # by batch of this life; before the first, what was found
+        self.allowed: list[Snapshot] = [snapshot_of({}, {})]  # by batch of this life; before the first, what was found
         self.history: list[Snapshot] = []  # states allowed in earlier lives
         self.durable = 0  # a power cut leaves this batch or a later one
         self.written = 0  # a killed process leaves this one or a later one

@@ -154,7 +154,11 @@ class Leader(Machine):
         return True
 
     def commit(self) -> bool:
-        return super().commit() or (self._rests and self._life.move_links())
+        tries = self.retries
+        if super().commit():
+            return True
+        # Each try of a commit without room ships a SYNC. The answers to it are not progress.
+        return self._rests and self._life.move_links() and self.retries == tries
 
     def rest(self) -> bool:
         self._rests = True

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from simulation.replicas import ReplicatedLife
+from simulation.replicas import NODES, ReplicatedLife
 from simulation.small_limits import small_limits
 from warren.replication import entries, shipping
 
@@ -32,6 +32,37 @@ HAPPENS: Final = (
     "again",
 )
 pytestmark = pytest.mark.timeout(900 + LIVES)
+
+
+def test_a_leader_without_room_comes_to_rest_after_few_tries() -> None:
+    """Each try ships a SYNC. The answers to it are not progress: the life would try for 10,000 steps."""
+    life = ReplicatedLife(1)
+    life.run(0)
+    leader = life.leading
+    leader.declare("a")
+    assert leader.rest() and len(life.members) == NODES
+    leader.publish(["a"], 9000, confirm=True)
+    leader.fs.capacity = sum(len(data) for data in leader.fs.contents().values())
+    tries = leader.retries
+    assert not leader.rest()
+    assert 1 <= leader.retries - tries <= 3
+    leader.fs.capacity = None
+    assert leader.rest()
+    leader.check_replay()
+
+
+def test_a_state_after_a_clean_stop_says_where_the_log_has_it() -> None:
+    """`check_replay` compares with it before the first batch of the next life is written."""
+    life = ReplicatedLife(1)
+    life.run(0)
+    leader = life.leading
+    leader.declare("a")
+    leader.publish(["a"], 40)
+    leader.stop()
+    found = life.judge.read(leader.fs.kill9())
+    recovered = life.judge.judge(leader, found, leader.written)
+    assert found.clean and leader.stopped_clean == recovered.stored
+    assert recovered.places == found.places != {}
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
