@@ -15,7 +15,7 @@ from cheap_passwords import make_passwords_cheap
 from example_counts import examples
 from hard_limit import mark_of_running, pytest_timeout_cancel_timer, pytest_timeout_set_timer
 from hypothesis import HealthCheck, settings
-from kept_environment import kept_environment
+from kept_process import kept_process
 
 # Before anything imports the hash that is verified for nobody.
 make_passwords_cheap()
@@ -56,9 +56,9 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def environment_as_before() -> Iterator[None]:
-    """Take back changes of the environment that a test has made: a command called in a test sets variables for good."""
-    with kept_environment():
+def process_as_before() -> Iterator[None]:
+    """Take back what a test has done to its process: a command called in a test sets variables and signals for good."""
+    with kept_process():
         yield
 
 

@@ -23,6 +23,7 @@ from unittest import mock
 import pika.exceptions
 import pytest
 from broker_process import WarrenProcess
+from kept_process import kept_process
 
 from .client import Place
 from .conftest import Connect
@@ -62,13 +63,14 @@ class Admin:
         options = ["-H", "127.0.0.1", "-P", str(self._port), "-u", user, "-p", password, "-V", self.vhost]
         out, err = io.StringIO(), io.StringIO()
         with (
+            kept_process(),
             mock.patch.object(sys, "argv", [TOOL, *options, *arguments]),
             mock.patch.object(sys, "stdin", io.StringIO(stdin)),
-            mock.patch.dict(os.environ, {"HOME": "/nonexistent"}),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             warnings.catch_warnings(action="ignore"),
         ):
+            os.environ["HOME"] = "/nonexistent"
             try:
                 exec(program(), {"__name__": "__main__"})
                 code = 0

@@ -1,11 +1,12 @@
-"""What code under test does to the environment ends with its test."""
+"""What code under test does to its process ends with its test."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
-from kept_environment import kept_environment
+from kept_process import kept_process
 
 
 def test_variables_that_came_changed_or_went_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,7 +14,7 @@ def test_variables_that_came_changed_or_went_are_as_before(monkeypatch: pytest.M
     monkeypatch.setenv("GONE", "before")
     monkeypatch.delenv("NEW", raising=False)
     before = os.environ.copy()
-    with kept_environment():
+    with kept_process():
         os.environ.update(CHANGED="after", NEW="after")
         del os.environ["GONE"]
     assert os.environ.copy() == before
@@ -23,10 +24,24 @@ def test_they_are_as_before_after_an_error_too(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("NEW", raising=False)
 
     def fail_with_a_variable_set() -> None:
-        with kept_environment():
+        with kept_process():
             os.environ["NEW"] = "after"
             raise LookupError
 
     with pytest.raises(LookupError):
         fail_with_a_variable_set()
     assert "NEW" not in os.environ
+
+
+def test_signals_are_handled_as_before() -> None:
+    def handler(*_: object) -> None:
+        pass
+
+    with kept_process():
+        signal.signal(signal.SIGTERM, handler)
+        with kept_process():
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGTERM) is handler
+        # Python ignores it, and has an error raised instead.
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
