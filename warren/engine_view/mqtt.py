@@ -127,8 +127,9 @@ class MqttSessions:
         peer = self._maybe_peer(of)
         receivers: list[Receiver] = list(self._queues(of[0], _kept(of[1])))
         session = None if peer is None else peer.session
-        if session is not None and session.subscriber is not None:
-            receivers.insert(0, session.subscriber)
+        subscriber = None if session is None else session.subscriptions.subscriber
+        if subscriber is not None:
+            receivers.insert(0, subscriber)
         for receiver in receivers:
             binding: Binding | None = exchange.by_destination.get(receiver)
             while binding is not None:

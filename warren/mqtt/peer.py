@@ -503,8 +503,8 @@ class MqttPeer(Peer):
     def open_gate(self) -> bool:
         is_open = super().open_gate()
         session = self._session
-        if session is not None:
-            session.answers_left()
+        if session is not None and session.replays is not None:
+            session.replays.answers_left()
         return is_open
 
     # --- login ------------------------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
 """Retained messages on their way to new subscriptions of an MQTT session.
 
+    Replays         what a session has of these jobs, and which of them waits for what
     Replay          to a client that is connected, QoS 0 without a queue: as fast as the client takes them
     StoredReplay    to a queue of the session: it waits for the client's answers, for the disk and for memory
 
 1. Each filter is searched once, the oldest first. A filter that is subscribed to again starts over.
-2. A job that waits is out of the list of work; the session begins it again.
+2. A job that waits is out of the list of work. It begins again when the client has answered (`client_answered`), has
+   taken everything that was sent (`client_took_all`), or when the SUBACK before it has left (`answers_left`).
 """
 
 from __future__ import annotations
@@ -14,15 +16,23 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from warren.mqtt.retaining import maybe_replayed
+from warren.mqtt.sessions import queue_name
 from warren.mqtt.topics import Subscription
 from warren.msgstore.log.own_writes import ADDS
 from warren.queues.long_work import Job, Steps
+from warren.queues.origin import BROKER
+from warren.queues.receiver import Receiver
 from warren.vhosts.retained import RetainedSearch
 
 if TYPE_CHECKING:
+    from warren.mqtt.peer import MqttPeer
     from warren.mqtt.session import MqttSession
+    from warren.mqtt.subscribing import SubscribeRun
 
 RETAINED_STEPS: Final = 10
+# With this number of messages ready in its queue, or as many bytes as for QoS 0, no more retained messages are added.
+REPLAYED_AHEAD: Final = 1000
 
 
 class _Searches:
@@ -61,8 +71,9 @@ class _Searches:
 class Replay(Job):
     """Retained messages for new subscriptions of QoS 0 that need no queue."""
 
-    def __init__(self, session: MqttSession) -> None:
-        self._session = session
+    def __init__(self, replays: Replays) -> None:
+        self._replays = replays
+        self._session = replays.session
         self._left = _Searches()
 
     def add(self, subscription: Subscription) -> None:
@@ -80,7 +91,7 @@ class Replay(Job):
             if first is None:
                 return True
             subscription, search = first
-            if not session.is_open() or session.has_to_wait(subscription, self):
+            if not session.is_open() or self._replays.has_to_wait(subscription, self):
                 return True
             if steps.left <= 0:
                 return False
@@ -91,7 +102,7 @@ class Replay(Job):
             topic = search.next()
             if topic is not None:
                 steps.left -= RETAINED_STEPS
-                session.send_retained(topic, subscription)
+                self._replays.send(topic, subscription)
 
 
 class StoredReplay(Job):
@@ -101,8 +112,9 @@ class StoredReplay(Job):
     waits for the disk and for memory. If a filter is subscribed to again before it is done, it starts over.
     """
 
-    def __init__(self, session: MqttSession) -> None:
-        self._session = session
+    def __init__(self, replays: Replays) -> None:
+        self._replays = replays
+        self._session = replays.session
         self._left = _Searches()
         self._is_under_way: bool = False
 
@@ -128,17 +140,122 @@ class StoredReplay(Job):
                 self._is_under_way = False
                 return True
             subscription, search = first
-            if session.is_far_behind(subscription.qos):
+            if self._replays.is_far_behind(subscription.qos):
                 self._is_under_way = False
                 return True
             if steps.left <= 0:
                 return False
             steps.left -= 1
-            is_wanted = not session.is_open() or session.subscriptions.get(subscription.filter) is not None
+            is_wanted = not session.is_open() or session.subscriptions.filters.get(subscription.filter) is not None
             if not is_wanted or search.is_over():
                 self._left.remove_first()
                 continue
             topic = search.next()
             if topic is not None:
                 steps.left -= RETAINED_STEPS
-                steps.wrote(session.send_retained(topic, subscription))
+                steps.wrote(self._replays.send(topic, subscription))
+
+
+class Replays:
+    """The retained messages that a session is still to be sent. Made with the first ones."""
+
+    def __init__(self, session: MqttSession, mqtt: MqttPeer) -> None:
+        self.session = session
+        self._mqtt = mqtt
+        self._replay: Replay | None = None  # waits for the client to take the sent bytes
+        self._held_runs: list[SubscribeRun] = []  # their SUBACK waits for the disk, and what is retained for the SUBACK
+        self._stored: StoredReplay | None = None  # for queues of the session, from the first time on
+
+    def send(self, topic: str, subscription: Subscription) -> i64:
+        """Send a subscription the retained message of `topic`; return its bytes."""
+        session = self.session
+        vhost = session.vhost
+        receiver: Receiver | None = session.subscriptions.subscriber
+        if receiver is None or subscription.qos > 0:
+            receiver = vhost.queues.get(queue_name(session.client_id, subscription.qos))
+        found = maybe_replayed(vhost.retained(), session.connection.broker.now_ms(), topic)
+        if found is None or receiver is None:
+            return 0
+        receiver.accept(found, BROKER)
+        return found.memory_bytes
+
+    def stored(self) -> StoredReplay:
+        """Return the job that sends retained messages to the queues of this session; it exists from now on."""
+        replay = self._stored
+        if replay is None:
+            replay = StoredReplay(self)
+            self._stored = replay
+        return replay
+
+    def waits_for_answer(self, run: SubscribeRun) -> bool:
+        """Tell whether the latest answer waits for the disk; `run` then continues when it has left."""
+        held = self._mqtt.answers_held()
+        if held == self._mqtt.answers_sent():
+            return False
+        run.answer = held
+        self._held_runs.append(run)
+        return True
+
+    def answers_left(self) -> None:
+        """Answers that waited for the disk have left: send the retained messages that belong after them."""
+        sent = self._mqtt.answers_sent()
+        held = self._held_runs
+        count = 0
+        while count < len(held) and held[count].answer <= sent:
+            self._mqtt.begin(held[count])
+            count += 1
+        del held[:count]
+
+    def is_far_behind(self, qos: int) -> bool:
+        """Tell whether so much waits in a queue of this session that retained messages should wait.
+
+        A session that outlives its connection gets them all when that has ended: nobody would send them later.
+        """
+        session = self.session
+        queue = session.vhost.queues.get(queue_name(session.client_id, qos))
+        if queue is None or (not session.is_open() and session.expiry_s > 0):
+            return False
+        ready = queue.ready
+        most_bytes: i64 = session.connection.broker.limits.mqtt_qos0_outbox_bytes
+        return ready.count > REPLAYED_AHEAD or ready.body_bytes > most_bytes
+
+    def client_answered(self) -> None:
+        """The client has answered or taken something: there may be room for more retained messages."""
+        replay = self._stored
+        if replay is not None:
+            replay.begin()
+
+    def has_to_wait(self, subscription: Subscription, replay: Replay) -> bool:
+        """Tell whether the client has to take something before it is sent more retained messages.
+
+        Nothing more is read from it meanwhile; afterwards `replay` continues.
+        """
+        subscriber = self.session.subscriptions.subscriber
+        if subscription.qos > 0 or subscriber is None or not subscriber.is_behind():
+            return False
+        waiting = self._replay
+        if waiting is None:
+            self._replay = replay
+        elif waiting is not replay:
+            waiting.take_over(replay)
+        self._mqtt.pause_for_outbox()
+        return True
+
+    def client_took_all(self) -> None:
+        """The client has taken all that was sent: continue."""
+        replay = self._replay
+        if replay is not None:
+            self._replay = None
+            self._mqtt.begin(replay)
+        self.client_answered()
+
+    def client_left(self) -> None:
+        """The client has gone: what waits for it is dropped, and what its queues are to get continues without it."""
+        self._replay = None
+        held, self._held_runs = self._held_runs, []
+        for run in held:
+            self.session.connection.broker.work.begin(run)
+
+    def end(self) -> None:
+        """The session has ended. The job refers to us; if it is under way, it ends by itself."""
+        self._stored = None

@@ -1,6 +1,7 @@
 """The session of an MQTT client: messages in both directions, and its subscriptions.
 
-Requests for many subscriptions are jobs (`mqtt.subscribing`), and so are retained messages for them (`mqtt.replays`).
+Its subscriptions are in `mqtt.client_subscriptions`. Requests for many of them are jobs (`mqtt.subscribing`), and so
+are retained messages for them (`mqtt.replays`).
 
 1. A subscription is a binding of ``amq.topic`` to a queue of its client id for each QoS, ``mqtt-subscription-IDqos0``
    to ``…2``. A session that ends with its connection has exclusive queues, and of QoS 0 no queue but a `Subscriber`,
@@ -27,25 +28,22 @@ from typing import TYPE_CHECKING, Any, Final
 from mypy_extensions import i64
 
 from warren.amqp import methods as m
-from warren.amqp.declarations import QueueDeclaration
-from warren.amqp.errors import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError, ChannelException
-from warren.amqp.field_table import EMPTY_TABLE, encode_table
-from warren.channels.access import CONFIGURE, READ
-from warren.channels.consuming import cancel, consume
+from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
+from warren.amqp.field_table import encode_table
+from warren.channels.access import READ
 from warren.channels.prepared_publish import NUMBER, PreparedPublish
 from warren.channels.session import Session
-from warren.channels.topology import bind_subscriber, run_topology, unbind_subscriber
+from warren.channels.topology import run_topology
+from warren.mqtt.client_subscriptions import ClientSubscriptions
 from warren.mqtt.conversion import properties_of
 from warren.mqtt.errors import (
     FAILURE,
     NO_SUBSCRIBERS,
-    NO_SUBSCRIPTION,
     PROTOCOL_ERROR,
     QUOTA,
     RECEIVE_MAXIMUM,
     UNKNOWN_PACKET_ID,
     MqttError,
-    reason_of,
 )
 from warren.mqtt.ledger import QOS_2_FROM, MqttLedger
 from warren.mqtt.packets import (
@@ -53,55 +51,33 @@ from warren.mqtt.packets import (
     PUBCOMP,
     PUBREC,
     PUBREL,
-    V3_1,
     V5,
     Answer,
     Properties,
-    Wanted,
     Will,
     acknowledgement,
 )
 from warren.mqtt.receipts import Receipts
-from warren.mqtt.replays import Replay, StoredReplay
-from warren.mqtt.retaining import maybe_replayed, retain
+from warren.mqtt.replays import Replays
+from warren.mqtt.retaining import retain
 from warren.mqtt.sessions import QOS, MqttSessions, SharedSubscription, notes_of, queue_name, shared_of
-from warren.mqtt.subscriber import Subscriber
-from warren.mqtt.subscriptions import arguments_of
 from warren.mqtt.topics import (
     EXCHANGE,
-    SHARED,
-    Filters,
     Subscription,
-    binding_key,
-    has_star,
     routing_key,
-    shared_queue,
-    split_shared,
 )
 from warren.msgstore.log.message import Message
 from warren.queues.counters import MessageCounts
 from warren.queues.delivery import Consumer
-from warren.queues.origin import BROKER
-from warren.queues.receiver import Receiver
 from warren.vhosts.kept_sessions import KeptSession
 
 if TYPE_CHECKING:
     from warren.mqtt.peer import MqttPeer
-    from warren.mqtt.subscribing import SubscribeRun
 
 TOPICS_KEPT: Final = 64
 TOPIC_KEPT_BYTES: Final = 256
-# With this number of messages ready in its queue, or as many bytes as for QoS 0, no more retained messages are added.
-REPLAYED_AHEAD: Final = 1000
 # Limit for messages that wait for PUBACK, PUBREC or PUBREL of a client of 5.0; for those of QoS 2 of any client.
 UNANSWERED_MAX: Final = 1024
-SHARES_MAX: Final = 100
-SHARES_EXPIRE_MS: Final = 86_400_000  # unused so long, a shared queue has lost all sessions: those of a crash, that is
-
-
-# Shared by all that are empty: never changed.
-_NONE_SHARED: Final[dict[str, SharedSubscription]] = {}
-_NONE_HELD: Final[list[SubscribeRun]] = []
 
 
 class MqttSession(Session):
@@ -119,16 +95,11 @@ class MqttSession(Session):
         self.expiry_s = expiry_s
         self.is_resumed: bool = False  # its session existed before the connection: to end it earlier takes a right
         self.prefetch = min(peer.receive_max, UNANSWERED_MAX)
-        self.subscriptions = self._ledger.filters
-        self.shared_subscriptions = _NONE_SHARED  # by filter, with $share/ and the group
-        self.subscriber: Subscriber | None = None  # of its subscriptions of QoS 0, if they need no queue
-        self._replay: Replay | None = None  # waits for the client to take the sent bytes
-        self._held_runs = _NONE_HELD  # their SUBACK waits for the disk, and what is retained for the SUBACK
-        self._stored_replay: StoredReplay | None = None  # of retained messages for its queues, from the first time on
+        self.subscriptions = ClientSubscriptions(peer, self._ledger)
+        self.replays: Replays | None = None  # of retained messages, from the first ones on
         # By topic, the publishes without properties, for each QoS.
         self._prepared: list[dict[bytes, PreparedPublish]] | None = None  # from its first PUBLISH on
         self._receipts: Receipts | None = None
-        self._own_kept = False  # its publishes carry the client id: a subscription does not want them back
         self._ticket: int = 0  # of the latest change that this connection has made
         self._batch: int = 0  # of the log, with the latest record of the session
 
@@ -210,7 +181,7 @@ class MqttSession(Session):
         Raises:
             MqttError: something in it is too long.
         """
-        found = properties_of(properties, qos, retain, self.client_id if self._own_kept else "")
+        found = properties_of(properties, qos, retain, self.client_id if self.subscriptions.has_no_local else "")
         return PreparedPublish(EXCHANGE, routing_key(topic), found.encode())
 
     def _publish(self, prepared: PreparedPublish, qos: i64, packet_id: int, body: bytes, crc: int) -> None:
@@ -310,7 +281,7 @@ class MqttSession(Session):
                 is_there = True
                 self.authorize(READ, "queue", queue.name)
         for each in shared_of(self.kept.notes):
-            self._take_share(each)
+            self.subscriptions.take_share(each)
         self.keep_for(self.expiry_s)
         if self.kept.released:
             self._ledger.prefetch = self.prefetch
@@ -325,20 +296,10 @@ class MqttSession(Session):
         if released:
             self._answer(b"".join(released))  # they may not be in the log yet, when the session was taken over
 
-    def consume_again(self, qos: int) -> None:
-        """Have the queue of a session that was there before hand out: its subscriptions are known."""
-        name = queue_name(self.client_id, qos)
-        if name not in self.vhost.queues:
-            return
-        try:
-            self._consume(name, f"qos{qos}", qos)
-        except AmqpError as error:
-            self._mqtt.fail_later(error)
-
     def keep_for(self, expiry_s: int) -> None:
         """Have the session outlive its connection for another time than it was to. Exclusive queues go with it."""
         self.expiry_s = expiry_s
-        self._keep()
+        self.keep()
         if expiry_s == 0:
             return
         arguments = encode_table({"x-expires": expiry_s * 1000})
@@ -347,9 +308,9 @@ class MqttSession(Session):
             if queue is not None and queue.durable and queue.arguments != arguments:
                 self.reply(None, self.vhost.change_arguments(queue, arguments))
 
-    def _keep(self) -> None:
+    def keep(self) -> None:
         """Record the state of the session."""
-        notes = notes_of(self.kept.user, list(self.shared_subscriptions.values()))
+        notes = notes_of(self.kept.user, list(self.subscriptions.shared.values()))
         if self.sessions.keep(self.kept, self.expiry_s, notes):
             log = self.connection.broker.log
             log.force()
@@ -360,262 +321,30 @@ class MqttSession(Session):
         self.sessions.session_over(self.kept)
         self.sessions.end(self.kept)
 
-    def _need_queue(self, qos: int) -> str:
-        """Return the name of the queue for subscriptions of `qos`, which is declared and consumed."""
-        name = queue_name(self.client_id, qos)
-        if name not in self.vhost.queues:
-            lasts = self.expiry_s > 0
-            arguments = encode_table({"x-expires": self.expiry_s * 1000}) if lasts else EMPTY_TABLE
-            run_topology(self, QueueDeclaration(name, durable=lasts, exclusive=not lasts, arguments=arguments))
-            self._consume(name, f"qos{qos}", qos)
-        return name
-
-    def _consume(self, name: str, tag: str, qos: int) -> None:
-        ledger = self._ledger
-        ledger.grant(tag, qos)
-        if qos == 2 or (qos == 1 and ledger.consumers):
-            ledger.prefetch = self.prefetch  # of all its queues together
-        consume(self, m.BasicConsume(0, name, tag, False, qos == 0, False, False, EMPTY_TABLE))
-
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
-    def know(self, subscription: Subscription) -> None:
-        """Note a subscription that there is."""
-        ledger = self._ledger
-        ledger.filters.put(subscription)
-        ledger.forget_descriptions()
-        if subscription.arguments != EMPTY_TABLE:
-            ledger.looks = True
-            ledger.has_stars = ledger.has_stars or has_star(subscription.filter)
-        if subscription.no_local and not self._own_kept:
-            self._own_kept = True
-            self._forget_prepared()
-
-    def _forget_prepared(self) -> None:
+    def forget_prepared(self) -> None:
+        """Prepare publishes again: they carry the client id from now on."""
         self._prepared = None
 
-    def subscribe(self, wanted: Wanted, identifier: int) -> tuple[int, bool]:
-        """Make or change a subscription; return the code for SUBACK, and whether it is a new one."""
-        try:
-            if wanted.filter.startswith(SHARED):
-                return self._subscribe_shared(wanted, identifier)
-            key = binding_key(wanted.filter)
-            qos = wanted.qos
-            arguments = arguments_of(wanted, identifier)
-            old = self.subscriptions.get(wanted.filter)
-            if qos == 0 and self._needs_no_queue():
-                subscriber = self._need_subscriber()
-                bind_subscriber(self, subscriber, EXCHANGE, key, arguments)
-                if old is not None and (old.qos != 0 or old.arguments != arguments):
-                    self._unbind(old)
-            else:
-                queue = self._need_queue(qos)
-                if old is None or old.qos != qos or old.arguments != arguments:
-                    run_topology(self, m.QueueBind(0, queue, EXCHANGE, key, False, arguments))
-                    if old is not None:
-                        self._unbind(old)
-            self.know(Subscription(wanted.filter, qos, wanted.no_local, wanted.as_published, identifier, arguments))
-            return qos, old is None
-        except AmqpError as error:
-            version = self._mqtt.version
-            if version == V3_1:
-                self._mqtt.fail_later(error)  # its SUBACK has no word for that
-            elif error.reply_code == ACCESS_REFUSED:
-                self._mqtt.note_refusal(error)
-            return (reason_of(error) if version == V5 else FAILURE), False
-
-    def _subscribe_shared(self, wanted: Wanted, identifier: int) -> tuple[int, bool]:
-        """Take a share of the messages of a group."""
-        filter_ = wanted.filter
-        old = self.shared_subscriptions.get(filter_)
-        if old is None and len(self.shared_subscriptions) >= SHARES_MAX:
-            raise MqttError(QUOTA, f"more than {SHARES_MAX} shared subscriptions")
-        rest, group = split_shared(filter_)
-        queue = shared_queue(group, rest)
-        if old is not None:
-            cancel(self, m.BasicCancel(queue, True))
-        made = SharedSubscription(filter_, min(wanted.qos, 1), wanted.as_published, identifier)
-        try:
-            self._take_share(made)
-        except AmqpError:
-            self.shared_subscriptions.pop(filter_, None)
-            self._keep()
-            self.sessions.leave_share(queue, self.client_id)
-            raise
-        self._keep()
-        return made.qos, old is None
-
-    def _take_share(self, shared: SharedSubscription) -> None:
-        """Become a consumer of the queue of a group, which is made for the first one.
-
-        Raises:
-            AmqpError: the user may not, or the filter is not valid.
-        """
-        filter_, group = split_shared(shared.filter)
-        key = binding_key(filter_)
-        queue = shared_queue(group, filter_)
-        self.sessions.share(queue, self.client_id)
-        arguments = encode_table({"x-expires": SHARES_EXPIRE_MS})
-        if queue not in self.vhost.queues:
-            run_topology(self, QueueDeclaration(queue, durable=True, arguments=arguments))
-        run_topology(self, m.QueueBind(0, queue, EXCHANGE, key, False, EMPTY_TABLE))
-        filters = Filters()
-        filters.put(Subscription(filter_, shared.qos, False, shared.as_published, shared.identifier, EMPTY_TABLE))
-        self._ledger.share(queue, filters)
-        self._consume(queue, queue, shared.qos)
-        if self.shared_subscriptions is _NONE_SHARED:
-            self.shared_subscriptions = {}
-        self.shared_subscriptions[shared.filter] = shared
-
-    def _give_share_up(self, filter_: str) -> int:
-        """End a shared subscription; return the code for UNSUBACK."""
-        if self.shared_subscriptions.pop(filter_, None) is None:
-            return NO_SUBSCRIPTION
-        rest, group = split_shared(filter_)
-        queue = shared_queue(group, rest)
-        cancel(self, m.BasicCancel(queue, True))
-        self._ledger.forget_descriptions()
-        self._keep()
-        self.sessions.leave_share(queue, self.client_id)
-        return 0
-
     def subscribed(self) -> list[Any]:
-        return [*self.subscriptions.values(), *self.shared_subscriptions.values()]
+        return [*self.subscriptions.filters.values(), *self.subscriptions.shared.values()]
 
     def describe_subscription(self, subscription: Any) -> dict[str, object]:
         assert isinstance(subscription, (Subscription, SharedSubscription))
         return subscription.described()
 
-    def _needs_no_queue(self) -> bool:
-        """Tell whether subscriptions of QoS 0 are those of a `Subscriber`."""
-        if self.subscriber is not None:
-            return True
-        # The queue of a lasting session stays in use until the connection ends.
-        return self.expiry_s == 0 and queue_name(self.client_id, 0) not in self.vhost.queues
-
-    def _need_subscriber(self) -> Subscriber:
-        """Return the subscriber, from now on there.
-
-        Raises:
-            ChannelException: 403, the user may not make its queue, or not read it.
-        """
-        found = self.subscriber
-        if found is None:
-            name = queue_name(self.client_id, 0)
-            self.authorize(CONFIGURE, "queue", name)
-            self.authorize(READ, "queue", name)
-            most_bytes = self.connection.broker.limits.mqtt_qos0_outbox_bytes
-            found = Subscriber(name, self._ledger, self.sessions.fanout, most_bytes)
-            self.subscriber = found
-        return found
-
     def recheck(self) -> None:
-        subscriber = self.subscriber
+        subscriber = self.subscriptions.subscriber
         principal = self.connection.principal
         if subscriber is not None and principal is not None and not principal.may(READ, subscriber.name):
             self._lost(subscriber.name)
 
-    def _unbind(self, subscription: Subscription) -> None:
-        key = binding_key(subscription.filter)
-        subscriber = self.subscriber
-        if subscriber is not None and subscription.qos == 0:
-            unbind_subscriber(self, subscriber, EXCHANGE, key, subscription.arguments)
-            return
-        queue = queue_name(self.client_id, subscription.qos)
-        run_topology(self, m.QueueUnbind(0, queue, EXCHANGE, key, subscription.arguments))
-
-    def unsubscribe(self, filter_: str) -> int:
-        """End a subscription; return the code for UNSUBACK."""
-        if filter_.startswith(SHARED):
-            return self._give_share_up(filter_)
-        subscription = self.subscriptions.get(filter_)
-        if subscription is None:
-            return NO_SUBSCRIPTION
-        try:
-            self._unbind(subscription)
-        except AmqpError as error:
-            return reason_of(error)
-        self.subscriptions.remove(filter_)
-        self._ledger.forget_descriptions()
-        return 0
-
-    def send_retained(self, topic: str, subscription: Subscription) -> i64:
-        """Send a subscription the retained message of `topic`; return its bytes."""
-        vhost = self.vhost
-        receiver: Receiver | None = self.subscriber
-        if receiver is None or subscription.qos > 0:
-            receiver = vhost.queues.get(queue_name(self.client_id, subscription.qos))
-        found = maybe_replayed(vhost.retained(), self.connection.broker.now_ms(), topic)
-        if found is None or receiver is None:
-            return 0
-        receiver.accept(found, BROKER)
-        return found.memory_bytes
-
-    def stored_replay(self) -> StoredReplay:
-        """Return the job that sends retained messages to the queues of this session; it exists from now on."""
-        replay = self._stored_replay
-        if replay is None:
-            replay = StoredReplay(self)
-            self._stored_replay = replay
-        return replay
-
-    def waits_for_answer(self, run: SubscribeRun) -> bool:
-        """Tell whether the latest answer waits for the disk; `run` then continues when it has left."""
-        held = self._mqtt.answers_held()
-        if held == self._mqtt.answers_sent():
-            return False
-        run.answer = held
-        if self._held_runs is _NONE_HELD:
-            self._held_runs = []
-        self._held_runs.append(run)
-        return True
-
-    def answers_left(self) -> None:
-        """Answers that waited for the disk have left: send the retained messages that belong after them."""
-        sent = self._mqtt.answers_sent()
-        held = self._held_runs
-        count = 0
-        while count < len(held) and held[count].answer <= sent:
-            self._mqtt.begin(held[count])
-            count += 1
-        if count == len(held):
-            self._held_runs = _NONE_HELD
-        else:
-            del held[:count]
-
-    def is_far_behind(self, qos: int) -> bool:
-        """Tell whether so much waits in a queue of this session that retained messages should wait.
-
-        A session that outlives its connection gets them all when that has ended: nobody would send them later.
-        """
-        queue = self.vhost.queues.get(queue_name(self.client_id, qos))
-        if queue is None or (not self.is_open() and self.expiry_s > 0):
-            return False
-        ready = queue.ready
-        most_bytes: i64 = self.connection.broker.limits.mqtt_qos0_outbox_bytes
-        return ready.count > REPLAYED_AHEAD or ready.body_bytes > most_bytes
-
-    def _took_some(self) -> None:
-        """The client has answered or taken something: there may be room for more retained messages."""
-        replay = self._stored_replay
-        if replay is not None:
-            replay.begin()
-
-    def has_to_wait(self, subscription: Subscription, replay: Replay) -> bool:
-        """Tell whether the client has to take something before it is sent more retained messages.
-
-        Nothing more is read from it meanwhile; afterwards `replay` continues.
-        """
-        subscriber = self.subscriber
-        if subscription.qos > 0 or subscriber is None or not subscriber.is_behind():
-            return False
-        waiting = self._replay
-        if waiting is None:
-            self._replay = replay
-        elif waiting is not replay:
-            waiting.take_over(replay)
-        self._mqtt.pause_for_outbox()
-        return True
+    def need_replays(self) -> Replays:
+        """Return the retained messages on their way; they exist from now on."""
+        if self.replays is None:
+            self.replays = Replays(self, self._mqtt)
+        return self.replays
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -630,8 +359,8 @@ class MqttSession(Session):
         tag = self._ledger.maybe_tag(packet_id)
         if tag is not None:
             self.acknowledge(tag, False)
-            if self._stored_replay is not None:
-                self._took_some()
+            if self.replays is not None:
+                self.replays.client_answered()
 
     def received_packet(self, answer: Answer) -> None:
         """PUBREC of the client: it has a message of QoS 2, or with an error it does not want it.
@@ -656,7 +385,8 @@ class MqttSession(Session):
             self.sessions.release(self.kept, packet_id)
             ledger.take_room(1)
             self.acknowledge(tag, False)
-            self._took_some()
+            if self.replays is not None:
+                self.replays.client_answered()
         known = packet_id in self.kept.released
         self._answer(acknowledgement(PUBREL, packet_id, version, 0 if known else UNKNOWN_PACKET_ID))
 
@@ -680,11 +410,8 @@ class MqttSession(Session):
     def go_on_sending(self) -> None:
         """The client has taken everything: send the messages that have waited for that."""
         self._ledger.send_held()
-        replay = self._replay
-        if replay is not None:
-            self._replay = None
-            self._mqtt.begin(replay)
-        self._took_some()
+        if self.replays is not None:
+            self.replays.client_took_all()
 
     def add_counts(self, counts: MessageCounts) -> None:
         super().add_counts(counts)
@@ -692,7 +419,7 @@ class MqttSession(Session):
 
     def dropped_qos_0(self) -> int:
         """Return the number of messages of QoS 0 that were dropped because the client reads too slowly."""
-        subscriber = self.subscriber
+        subscriber = self.subscriptions.subscriber
         return 0 if subscriber is None else int(subscriber.dropped)
 
     def in_flight(self) -> tuple[int, int]:
@@ -704,24 +431,25 @@ class MqttSession(Session):
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._replay = None
-        subscriber = self.subscriber
+        subscriber = self.subscriptions.subscriber
         if subscriber is not None:
-            self.subscriber = None
+            self.subscriptions.subscriber = None
             self.vhost.end_subscriber(subscriber)
             subscriber.close()
-        held = self._held_runs
-        self._held_runs = _NONE_HELD
-        for run in held:
-            self.connection.broker.work.begin(run)
+        replays = self.replays
+        if replays is not None:
+            replays.client_left()
         super().close()
-        self._took_some()
+        if replays is not None:
+            replays.client_answered()
 
     def ended(self) -> None:
-        self.subscriptions.clear()
-        self.shared_subscriptions = _NONE_SHARED
-        self._forget_prepared()
-        self._stored_replay = None  # it refers to us; if it is under way, it ends by itself
+        self.subscriptions.filters.clear()
+        self.subscriptions.shared = {}
+        self._prepared = None
+        if self.replays is not None:
+            self.replays.end()
+            self.replays = None
         super().ended()
         self._mqtt.forget_session()
 

@@ -58,7 +58,7 @@ class SubscribeRun(Job):
                 return False
             steps.left -= FILTER_STEPS
             each = wanted[len(self._codes)]
-            code, is_new = session.subscribe(each, self._identifier)
+            code, is_new = session.subscriptions.subscribe(each, self._identifier)
             self._codes.append(code)
             is_own = code <= 2 and not each.filter.startswith(SHARED)
             if is_own and (each.handling == 0 or (each.handling == 1 and is_new)):
@@ -66,7 +66,7 @@ class SubscribeRun(Job):
         if not self._is_told:
             self._is_told = True
             session.write_done(suback(self._request.packet_id, self._codes, self._version))
-            if self._replayed and session.waits_for_answer(self):
+            if self._replayed and session.need_replays().waits_for_answer(self):
                 return True
         while self._begun < len(self._replayed):
             if steps.left <= 0:
@@ -80,31 +80,31 @@ class SubscribeRun(Job):
 
     def _replay_later(self, filter_: str) -> None:
         session = self._session
-        subscription = session.subscriptions.get(filter_)
+        subscription = session.subscriptions.filters.get(filter_)
         assert subscription is not None
         self._replayed.append(subscription)
-        if self._stored_replay is None and (subscription.qos > 0 or session.subscriber is None):
-            self._stored_replay = session.stored_replay()
+        if self._stored_replay is None and (subscription.qos > 0 or session.subscriptions.subscriber is None):
+            self._stored_replay = session.need_replays().stored()
 
     def _replay_for(self, subscription: Subscription) -> None:
         session = self._session
         if session.is_open():
-            current = session.subscriptions.get(subscription.filter)
+            current = session.subscriptions.filters.get(subscription.filter)
             if current is None:
                 return  # it was ended while SUBACK waited
             subscription = current
-        if subscription.qos > 0 or session.subscriber is None:
+        if subscription.qos > 0 or session.subscriptions.subscriber is None:
             stored = self._stored_replay
             if stored is None:
                 if not session.is_open():
                     return
-                stored = session.stored_replay()
+                stored = session.need_replays().stored()
                 self._stored_replay = stored
             stored.add(subscription)
             return
         replay = self._replay
         if replay is None:
-            replay = Replay(session)
+            replay = Replay(session.need_replays())
             self._replay = replay
         replay.add(subscription)
 
@@ -127,7 +127,7 @@ class UnsubscribeRun(Job):
             if steps.left <= 0:
                 return False
             steps.left -= FILTER_STEPS
-            self._codes.append(session.unsubscribe(wanted[len(self._codes)].filter))
+            self._codes.append(session.subscriptions.unsubscribe(wanted[len(self._codes)].filter))
         session.write_done(unsuback(self._request.packet_id, self._codes, self._version))
         return True
 
@@ -149,7 +149,7 @@ class ResumeRun(Job):
             qos = QOS[self._qos]
             if not self._has_found(qos, steps):
                 return False
-            session.consume_again(qos)
+            session.subscriptions.consume_again(qos)
             self._qos += 1
             self._is_begun = False
         return True
@@ -170,7 +170,7 @@ class ResumeRun(Job):
                 self._binding = binding
                 return False
             steps.left -= FOUND_STEPS
-            session.know(subscription_of(binding, qos))
+            session.subscriptions.know(subscription_of(binding, qos))
             binding = binding.next_to_destination
         self._binding = None
         return True

@@ -452,7 +452,7 @@ def test_what_a_session_is_can_be_seen_and_ended(harness: Harness) -> None:
     session = reader.peer.session
     assert session is not None
     assert (reader.peer.client_id, reader.peer.version, session.expiry_s) == ("r", 5, 100)
-    assert {each.filter: each.qos for each in session.subscriptions.values()} == {"a": 2}
+    assert {each.filter: each.qos for each in session.subscriptions.filters.values()} == {"a": 2}
     assert session.in_flight() == (0, 1)
     reader.answer(PUBREC, found.packet_id)
     assert session.in_flight() == (0, 1)

@@ -8,7 +8,7 @@ from mqtt_harness import MqttClient, connect_packet, message, mqtt_client, prope
 
 from warren.amqp.properties import BasicProperties
 from warren.mqtt.packets import SESSION_EXPIRY, Properties, packet, text
-from warren.mqtt.session import REPLAYED_AHEAD
+from warren.mqtt.replays import REPLAYED_AHEAD
 from warren.vhosts.retained import Retained
 
 LIMIT = 100_000

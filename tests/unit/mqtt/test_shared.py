@@ -8,7 +8,7 @@ from engine_harness import Harness
 from mqtt_harness import MqttClient, Packet, connect_packet, message, mqtt_client, properties
 
 from warren.mqtt import packets as p
-from warren.mqtt.session import SHARES_MAX
+from warren.mqtt.client_subscriptions import SHARES_MAX
 from warren.mqtt.sessions import restore_sessions
 
 QUEUE = "mqtt-shared-g/a/+"
