@@ -15,7 +15,7 @@ from step_counts.method_cases import CASES
 from warren.amqp import methods as m
 
 # Steps of the longest turn with a share of 100 of long work: a fortieth of what a broker does.
-TURN_MAX = 3050
+TURN_MAX = 3000
 GROWTH_MAX = 2.3
 SLACK = 20  # steps
 # How many steps the longest turn may grow by for each thing more.

@@ -249,13 +249,15 @@ class Recheck(Job):
         self._next: int = 0
 
     def go_on(self, steps: Steps) -> bool:
+        connection = self._channel.connection
+        before: i64 = connection.searched()
         while self._next < len(self._consumers):
             if steps.left <= 0:
                 return False
-            connection = self._channel.connection
-            searched: i64 = connection.searched()
             recheck(self._channel, self._consumers[self._next])
-            steps.left -= CONSUMER_STEPS + connection.searched() - searched
+            searched: i64 = connection.searched()
+            steps.left -= CONSUMER_STEPS + searched - before
+            before = searched
             self._next += 1
         self._channel.recheck()
         return True
