@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-flows bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-pauses bench-protocols bench-spark pipeline lake-example fuzz abuse soak churn crashtest lake-kills spark-kills mutants mutants-rules mutants-cluster protocol cluster-faults cluster-partitions kubernetes verify screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-long test-cluster-clients test-often check lint types demo cluster bench bench-flows bench-cluster bench-backlog bench-scale bench-rules bench-streams bench-pauses bench-protocols bench-shapes bench-spark pipeline lake-example fuzz abuse soak churn crashtest lake-kills spark-kills mutants mutants-rules mutants-cluster protocol cluster-faults cluster-partitions kubernetes verify screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -69,6 +69,9 @@ bench-rules: setup-test ## what the rules of queues cost, benchmarks/RULES.md (A
 
 bench-streams: setup-test ## streams beside queues and RabbitMQ's streams, benchmarks/STREAMS.md (ARGS="--rounds 1")
 	.venv/bin/python benchmarks/streams.py $(ARGS)
+
+bench-shapes: setup-test ## ordinary shapes of use: telemetry, calls, many queues, single messages, benchmarks/SHAPES.md (ARGS="--only rpc")
+	.venv/bin/python benchmarks/shapes.py $(ARGS)
 
 bench-pauses: setup-test ## the longest waits of single messages over an hour, benchmarks/PAUSES.md (ARGS="--minutes 5")
 	.venv/bin/python benchmarks/pauses.py $(ARGS)

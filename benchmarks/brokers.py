@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol, Self
 
 from benchmarks import rabbitmq
 from warren.perf.client import Address, BrokerError, PerfConnection
@@ -196,6 +196,26 @@ class RabbitBroker(Broker):
             dist_port=free_port(),
             epmd_port=free_port(),
         )
+
+
+class RunningBroker(NamedTuple):
+    """A broker that somebody else has started: `pid` is the root of its processes."""
+
+    name: str
+    pid: int
+    uri: str
+    core: None = None
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Return the broker of ``NAME=PID=URI``. Raises ValueError."""
+        name, pid, uri = text.split("=", 2)
+        return cls(name, int(pid), uri)
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return Address.from_uri(self.uri, "amqp", 5672)
 
 
 @contextmanager

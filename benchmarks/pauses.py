@@ -24,17 +24,16 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file, only its own folder is on the path
 
 from benchmarks import disk, rabbitmq, results
-from benchmarks.brokers import Broker, RabbitBroker, WarrenBroker, started
+from benchmarks.brokers import Broker, RabbitBroker, RunningBroker, WarrenBroker, started
 from benchmarks.crowds import Connections, connections_that_fit
 from benchmarks.load_tool import ROOT, perf, say, stop_when_told
-from warren.perf.client import Address
 from warren.perf.process_stats import sample
 
 _WAITING: Final = 1_000_000
@@ -44,26 +43,6 @@ _INTERVAL_S: Final = 10.0
 _PERCENTILES: Final = ("p50", "p99", "p99.9", "max")
 _MEASURED: Final = ("confirm_latency_us", "delivery_latency_us")
 _TITLES: Final = {"confirm_latency_us": "confirm", "delivery_latency_us": "delivery"}
-
-
-class RunningBroker(NamedTuple):
-    """A broker that somebody else has started: `pid` is the root of its processes."""
-
-    name: str
-    pid: int
-    uri: str
-    core: None = None
-
-    @classmethod
-    def from_text(cls, text: str) -> RunningBroker:
-        """Return the broker of ``NAME=PID=URI``. Raises ValueError."""
-        name, pid, uri = text.split("=", 2)
-        return cls(name, int(pid), uri)
-
-    @property
-    def address(self) -> Address:
-        """Where it listens."""
-        return Address.from_uri(self.uri, "amqp", 5672)
 
 
 @dataclass

@@ -122,6 +122,13 @@ LOADS: Final = (
         partial(_mqtt, load=mqtt.Load("", 0, 100)),
         {RABBIT: 1 / 40, MOSQUITTO: 1 / 15},
     ),
+    Load(
+        "mqtt-1-fanout",
+        "MQTT, QoS 1 both ways, 1 to 1,000, per delivery",
+        "mqtt",
+        partial(_mqtt, load=mqtt.Load("", 1, 1000)),
+        {RABBIT: 1 / 3, MOSQUITTO: 1 / 3},
+    ),
     Load("stomp", "STOMP, a topic, ack:auto", "stomp", _stomp, {RABBIT: 1 / 15}),
 )
 NAMES: Final = tuple(load.name for load in LOADS)
