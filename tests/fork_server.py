@@ -4,8 +4,9 @@ Owns that process, one for each process of tests, made with the first start and 
 children: they are not ours, so `subprocess` cannot. Knows only the imports of brokers.
 
 The same as with ``python -m warren``: the arguments, the environment, the working directory, the umask, output,
-signals, and its end. Different: the command line in /proc, the limits of resources (those of the server's start, unless
-others are asked for), the seed of hashes, and the cost of a password (`cheap_passwords.py`). A start with a program in
+signals, and its end, but for the objects of modules, which are not freed. Different: the command line in /proc, the
+limits of resources (those of the server's start, unless others are asked for), the seed of hashes, and the cost of a
+password (`cheap_passwords.py`). A start with a program in
 front of it, or with another environment for the interpreter, does not fork: see `fork`.
 
 One socket takes requests: a datagram of JSON (arguments, environment, working directory, umask, limits, mounts) with
@@ -19,6 +20,7 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import resource
@@ -180,9 +182,13 @@ def import_all() -> list[ModuleType]:
     import warren.server.application
     import warren.server.catalogue.catalogue
     import warren.server.cli
+    import warren.server.histories
     import warren.server.logs
     import warren.server.process_memory
+    import warren.server.setting_checks
 
+    for name in ("sqlalchemy.dialects.sqlite", "importlib.readers", "encodings.idna"):  # what libraries import late
+        importlib.import_module(name)
     return [warren]
 
 
@@ -280,7 +286,25 @@ def main() -> None:
     gc.freeze()
     assert threading.active_count() == len(list(Path("/proc/self/task").iterdir())) == 1
     serve_forks(requests)
-    runpy.run_module("warren", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("warren", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            leave(end.code or 0)
+        raise
+
+
+def leave(code: int) -> None:
+    """End this process as the interpreter does, but leave its objects where they are.
+
+    To free those of all modules that were imported before the fork copies every page that they are on.
+    """
+    getattr(threading, "_shutdown")()  # noqa: B009 - it has no type; waits for threads that are not daemons
+    getattr(atexit, "_run_exitfuncs")()  # noqa: B009
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from engine_harness import Client, Harness
 
-from step_counts.step_counter import Count
+from step_counts.step_counter import COUNT
 from warren.amqp.codec import method_frame
 from warren.channels import publisher, session
 from warren.msgstore.log import batch, reclamation
@@ -92,14 +92,14 @@ class Meter(Harness):
         entered = self.store.written_bytes + int(self.broker.log.batch.row_bytes)
         self._written.append(entered - self._entered)
         self._entered = entered
-        self._turns.append((Count.eighths - self._mark) // 8)
-        self._mark = Count.eighths
+        self._turns.append((COUNT.eighths - self._mark) // 8)
+        self._mark = COUNT.eighths
 
     def measure(self, act: Callable[[], Any]) -> Measured:
         """Do `act`, which feeds or calls the engine once, and run the turns that follow."""
         self.settle()
         self._turns, self._written = [], []
-        self._mark = Count.eighths
+        self._mark = COUNT.eighths
         act()
         self.settle()
         return Measured(max(self._turns), sum(self._turns), len(self._turns), max(self._written))

@@ -23,7 +23,7 @@ from engine import Client as Peer
 from trio.testing import wait_all_tasks_blocked
 
 from step_counts.meter import Meter
-from step_counts.step_counter import Count
+from step_counts.step_counter import COUNT
 from warren.server import threads
 
 SLICE_STEPS: Final = 100
@@ -32,11 +32,11 @@ LOOK_MESSAGES: Final = 20
 
 async def _at_once(purpose: str, work: Callable[..., Any], *args: Any, abandon: bool = False) -> Any:
     await trio.lowlevel.checkpoint()
-    mark = Count.eighths
+    mark = COUNT.eighths
     try:
         return work(*args)
     finally:
-        Count.eighths = mark
+        COUNT.eighths = mark
 
 
 # Tasks that are ready at the same time run in the order in which they began.
@@ -76,18 +76,18 @@ _encode, _decode = msgspec.json.encode, msgspec.json.decode
 
 def _counted_encode(value: object) -> bytes:
     found = _encode(value)
-    Count.eighths += len(found) >> 6
+    COUNT.eighths += len(found) >> 6
     return found
 
 
 def _counted_decode(data: bytes, **options: Any) -> Any:
-    Count.eighths += len(data) >> 6
+    COUNT.eighths += len(data) >> 6
     return _decode(data, **options)
 
 
 setattr(msgspec.json, "encode", _counted_encode)  # noqa: B010
 setattr(msgspec.json, "decode", _counted_decode)  # noqa: B010
-setattr(scheduler, "time", SimpleNamespace(perf_counter=lambda: Count.eighths / 8))  # noqa: B010 - a second is a step
+setattr(scheduler, "time", SimpleNamespace(perf_counter=lambda: COUNT.eighths / 8))  # noqa: B010 - a second is a step
 setattr(scheduler, "SLICE_S", SLICE_STEPS)  # noqa: B010
 setattr(prometheus, "TOTALS_S", 0.0)  # noqa: B010 - every page pays for its sums, however soon it follows another
 setattr(browsing, "LOOK_MESSAGES", LOOK_MESSAGES)  # noqa: B010
@@ -135,13 +135,13 @@ class Stretches(trio.abc.Instrument):
 
     def __init__(self) -> None:
         self.all: list[int] = []
-        self._mark = Count.eighths
+        self._mark = COUNT.eighths
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._mark = Count.eighths
+        self._mark = COUNT.eighths
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.all.append((Count.eighths - self._mark) // 8)
+        self.all.append((COUNT.eighths - self._mark) // 8)
 
 
 class FakeLinks:

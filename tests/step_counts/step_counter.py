@@ -16,6 +16,7 @@ A module is loaded from its source, with calls put into its syntax tree. One ste
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -37,32 +38,40 @@ _SIZED = (*_LINEAR, dict, set, frozenset)
 class Count:
     """How many eighths of a step there were."""
 
-    eighths = 0
+    __slots__ = ("eighths",)
+
+    def __init__(self) -> None:
+        self.eighths = 0
+
+
+COUNT = Count()
 
 
 def tick() -> None:
     """Count one step."""
-    Count.eighths += 8
+    COUNT.eighths += 8
 
 
 def looked_at(found: Any) -> Any:
     """Count each element of `found`, and return it."""
     if isinstance(found, _SIZED) or type(found).__name__.startswith("dict_"):
-        Count.eighths += len(found)
+        COUNT.eighths += len(found)
     return found
 
 
 def contained(container: Any) -> Any:
     """Count what ``in`` looks at in `container` at worst, and return it."""
     if isinstance(container, (list, tuple, deque)):
-        Count.eighths += len(container)
+        COUNT.eighths += len(container)
     return container
 
 
 def copied(found: Any) -> Any:
     """Count what a slice or a sum has copied, and return it."""
+    if type(found) is int:
+        return found  # most sums
     if isinstance(found, _LINEAR):
-        Count.eighths += len(found) if isinstance(found, (list, tuple, deque)) else len(found) >> 6
+        COUNT.eighths += len(found) if isinstance(found, (list, tuple, deque)) else len(found) >> 6
     return found
 
 
@@ -74,8 +83,12 @@ def argument(found: Any) -> Any:
 def popped_at(owner: Any) -> Any:
     """Count what moves when something is taken out of the middle of `owner`, and return it."""
     if isinstance(owner, list):
-        Count.eighths += len(owner)
+        COUNT.eighths += len(owner)
     return owner
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int)
 
 
 class _Counting(ast.NodeTransformer):
@@ -86,7 +99,9 @@ class _Counting(ast.NodeTransformer):
         at = 0
         if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
             at = 1  # a docstring
-        return [*body[:at], ast.Expr(self._call("tick")), *body[at:]]
+        # In place: there are more of them than of anything else, and a call takes three times as long.
+        eighths = ast.Attribute(ast.Name("_work_count", ast.Load()), "eighths", ast.Store())
+        return [*body[:at], ast.AugAssign(eighths, ast.Add(), ast.Constant(8)), *body[at:]]
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         self.generic_visit(node)
@@ -141,7 +156,9 @@ class _Counting(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
-        return self._call("copied", node) if isinstance(node.op, ast.Add) else node
+        if not isinstance(node.op, ast.Add) or _is_number(node.left) or _is_number(node.right):
+            return node
+        return self._call("copied", node)
 
     def visit_List(self, node: ast.List) -> ast.AST:
         self.generic_visit(node)
@@ -187,6 +204,7 @@ class _Loader(SourceLoader):
     def exec_module(self, module: ModuleType) -> None:
         for counter in (tick, looked_at, contained, copied, argument, popped_at):
             setattr(module, f"_work_{counter.__name__}", counter)
+        setattr(module, "_work_count", COUNT)  # noqa: B010 - a module has no such attribute in its types
         super().exec_module(module)
 
 
@@ -213,3 +231,4 @@ def install() -> None:
     """Have everything of ``warren`` that is imported from now on count its work."""
     assert not any(name == "warren" or name.startswith("warren.") for name in sys.modules), "warren is imported already"
     sys.meta_path.insert(0, _Finder())
+    gc.set_threshold(100_000, 20, 100)  # engines of thousands of things live shortly, and whole
