@@ -235,22 +235,20 @@ class Reactor:
                 self._hold()
                 await trio.sleep(HELD_S)
                 continue
-            events = self._selector.poll(0)
-            if not events and not self._has_work():
-                if busy and self._is_alone():
-                    # Requests follow as answers to what was just sent: waiting here for a moment costs a third of the
-                    # way through trio's scheduler and back.
-                    events = self._selector.poll(LURK_S)
-                if not events:
-                    busy = False
-                    if self._idle_listeners:
-                        with trio.move_on_after(ACCEPT_PAUSE_S):
-                            await trio.lowlevel.wait_readable(self._selector.fileno())
-                        self._watch_listeners(self._clock())
-                    else:
+            is_idle = not self._has_work()
+            # Requests follow as answers to what was just sent: waiting here for a moment costs a third of the way
+            # through trio's scheduler and back.
+            events = self._selector.poll(LURK_S if is_idle and busy and self._is_alone() else 0)
+            if not events and is_idle:
+                busy = False
+                if self._idle_listeners:
+                    with trio.move_on_after(ACCEPT_PAUSE_S):
                         await trio.lowlevel.wait_readable(self._selector.fileno())
-                    last_yield_s = self._clock()
-                    continue
+                    self._watch_listeners(self._clock())
+                else:
+                    await trio.lowlevel.wait_readable(self._selector.fileno())
+                last_yield_s = self._clock()
+                continue
             busy = True
             self._turn(events)
             now_s = self._clock()
