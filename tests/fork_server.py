@@ -20,7 +20,6 @@ import atexit
 import contextlib
 import ctypes
 import gc
-import importlib
 import json
 import os
 import resource
@@ -175,6 +174,12 @@ def _of_the_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
 
 def import_all() -> list[ModuleType]:
     """Import what a broker imports before it serves, but for the module that is run."""
+    # What libraries import late.
+    import encodings.idna
+    import importlib.readers
+
+    import sqlalchemy.dialects.sqlite
+
     import warren.gateway.plugin
     import warren.links.plugin
     import warren.mgmt_plugin.plugin
@@ -187,9 +192,7 @@ def import_all() -> list[ModuleType]:
     import warren.server.process_memory
     import warren.server.setting_checks
 
-    for name in ("sqlalchemy.dialects.sqlite", "importlib.readers", "encodings.idna"):  # what libraries import late
-        importlib.import_module(name)
-    return [warren]
+    return [encodings.idna, importlib.readers, sqlalchemy.dialects.sqlite, warren]
 
 
 def make_passwords_cheap() -> None:
