@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Final, cast
 
 import msgspec
@@ -23,6 +24,8 @@ from warren.vhosts.virtual_host import VirtualHost
 
 # The memory of an empty queue, about.
 QUEUE_BYTES: Final = 1500
+# How many consumers of a queue are asked at most whether one could take a message.
+CONSUMERS_LOOKED_AT: Final = 1000
 # The second octet of the property flags of a content header, and the bit in it.
 _FLAGS_LOW_AT: Final = 13
 _HAS_TIMESTAMP: Final = 0x40
@@ -401,6 +404,11 @@ class Queues:
                 row = FilledRow(queue.vhost_name, queue.name, messages, len(queue.consumers), queue.paused, published)
                 found.append((QueueRef(queue), row))
         return found
+
+    def has_taker(self, ref: QueueRef) -> bool:
+        """Tell whether one of the first `CONSUMERS_LOOKED_AT` consumers of a queue could take a message now."""
+        assert isinstance(ref, BaseQueue)
+        return any(consumer.is_ready() for consumer in islice(ref.consumers, CONSUMERS_LOOKED_AT))
 
     def brief(self, ref: QueueRef) -> QueueBrief:
         """Return the little of a queue that a map shows."""

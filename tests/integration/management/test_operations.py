@@ -453,10 +453,17 @@ def test_queues_that_grow_or_have_no_consumer_are_told_the_worst_first(place: Pl
     found = place.api.eventually(path, lambda it: it["growing"]["count"] == 2)
     assert [each["name"] for each in found["growing"]["items"]] == ["large", "read"]
     assert found["growing"]["items"][0]["grown"] == 150
+    assert [each["why"] for each in found["growing"]["items"]] == ["no_consumer", "consumers_full"]
     unattended = found["without_consumer"]
     assert [(each["name"], each["messages"]) for each in unattended["items"]] == [("large", 150), ("small", 3)]
     assert unattended["count"] == 2
     assert found["old"] == {"count": 0, "items": []}
+    channel.basic_qos(prefetch_count=200)
+    channel.basic_consume("large", lambda *arguments: None)
+    found = place.api.eventually(path, lambda it: it["growing"]["items"][0]["consumers"] == 1)
+    assert found["growing"]["items"][0]["why"] == "too_few_consumers"
+    place.api.put(f"/warren/queues/{place.v}/large/pause")
+    assert place.api.get(path)["growing"]["items"][0]["why"] == "paused"
     everywhere = place.api.get("/warren/attention")
     assert place.vhost in {each["vhost"] for each in everywhere["without_consumer"]["items"]}
     other = place.user("other", "management")

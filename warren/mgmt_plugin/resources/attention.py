@@ -3,6 +3,7 @@
 1. Every queue that the user may see is looked at, in pieces; the answer has at most `SHOWN` of each kind, the worst
    first, and the number of all.
 2. Streams keep their messages: only their growth by consumers would matter, and they are left out.
+3. Only the queues in the answer are asked why their messages wait.
 """
 
 from __future__ import annotations
@@ -35,20 +36,30 @@ class _Worst:
 
     def __init__(self) -> None:
         self.count = 0
-        self._found: list[tuple[int, str, str, Described]] = []
+        self._found: list[tuple[int, str, str, QueueRef, Described]] = []
 
-    def add(self, value: int, row: Described) -> None:
+    def add(self, value: int, queue: QueueRef, row: Described) -> None:
         """Count a queue."""
         self.count += 1
-        entry = (value, row["vhost"], row["name"], row)
+        # No two queues of a vhost have the same name: references are not compared.
+        entry = (value, row["vhost"], row["name"], queue, row)
         if len(self._found) < SHOWN:
             heappush(self._found, entry)
         else:
             heappushpop(self._found, entry)
 
-    def describe(self) -> Described:
-        """Return the number and the worst of them."""
-        return {"count": self.count, "items": [entry[3] for entry in sorted(self._found, reverse=True)]}
+    def describe(self, view: EngineView) -> Described:
+        """Return the number and the worst of them, each with the reason why its messages wait."""
+        worst = sorted(self._found, reverse=True)
+        return {"count": self.count, "items": [row | {"why": _why(view, queue, row)} for *_, queue, row in worst]}
+
+
+def _why(view: EngineView, queue: QueueRef, row: Described) -> str:
+    if row["paused"]:
+        return "paused"
+    if not row["consumers"]:
+        return "no_consumer"
+    return "too_few_consumers" if view.queues.has_taker(queue) else "consumers_full"
 
 
 class AttentionHandlers(Handlers):
@@ -69,9 +80,9 @@ class AttentionHandlers(Handlers):
             await give_way()
         return {
             "queues": len(queues),
-            "growing": growing.describe(),
-            "without_consumer": unattended.describe(),
-            "old": old.describe(),
+            "growing": growing.describe(self._view),
+            "without_consumer": unattended.describe(self._view),
+            "old": old.describe(self._view),
         }
 
     def _look(self, queue: QueueRef, filled: FilledRow, growing: _Worst, unattended: _Worst, old: _Worst) -> None:
@@ -82,11 +93,11 @@ class AttentionHandlers(Handlers):
         del row["published"]
         row |= {"grown": grown, "oldest_ms": oldest_ms, "oldest_at_least": at_least}
         if grown >= GROWN_MIN and statistics.grown(queue, messages, LATELY_S) > 0:
-            growing.add(grown, row)
+            growing.add(grown, queue, row)
         if not filled.consumers:
-            unattended.add(messages, row)
+            unattended.add(messages, queue, row)
         if oldest_ms >= OLD_MS:
-            old.add(oldest_ms, row)
+            old.add(oldest_ms, queue, row)
 
     ROUTES: ClassVar = (
         Route(

@@ -18,8 +18,9 @@ const FIRST = 5;
 const NAME = {
   key: 'name',
   label: 'Queue',
-  render: (each) => html`<${QueueLink} vhost=${each.vhost} name=${each.name} /> ${each.paused && html`<${Mark} text="paused" kind="busy" />`} <small>${each.vhost}</small>`,
+  render: (each) => html`<${QueueLink} vhost=${each.vhost} name=${each.name} /> <small>${each.vhost}</small>`,
 };
+const NAME_AND_MARK = { ...NAME, render: (each) => html`${NAME.render(each)} ${each.paused && html`<${Mark} text="paused" kind="busy" />`}` };
 const MESSAGES = { key: 'messages', label: 'Messages', num: true, render: (each) => html`<${Num} value=${each.messages} />` };
 const OLDEST = {
   key: 'oldest',
@@ -28,11 +29,17 @@ const OLDEST = {
   render: (each) => html`${each.oldest_at_least && 'over '}<${Duration} ms=${each.oldest_ms} />`,
 };
 const GROWN = { key: 'grown', label: 'In 10 min', num: true, render: (each) => html`<span class="num">+${formatNumber(each.grown)}</span>` };
-const CONSUMERS = {
-  key: 'consumers',
-  label: 'Consumers',
-  num: true,
-  render: (each) => html`<a href=${queueHref(each.vhost, each.name, { tab: 'consumers' })}><${Num} value=${each.consumers} /></a>`,
+// Why its messages wait, by what the broker says.
+const WHY = {
+  paused: () => 'paused',
+  no_consumer: () => 'no consumer',
+  consumers_full: (count) => (count === '1' ? 'its consumer is full' : `all ${count} consumers are full`),
+  too_few_consumers: (count) => (count === '1' ? '1 consumer, not full' : `${count} consumers, not all full`),
+};
+const REASON = {
+  key: 'why',
+  label: 'Why',
+  render: (each) => html`<a href=${queueHref(each.vhost, each.name, { tab: 'consumers' })}>${WHY[each.why]?.(formatNumber(each.consumers)) ?? each.why}</a>`,
 };
 
 const KINDS = [
@@ -40,22 +47,22 @@ const KINDS = [
     key: 'growing',
     title: 'Growing',
     good: 'No queue grows.',
-    advice: 'More comes in than consumers take. Look at its consumers: a full one is slow, an idle one needs a higher prefetch. Otherwise start more.',
-    columns: [NAME, GROWN, MESSAGES, CONSUMERS],
+    advice: 'More comes in than consumers take. A full consumer is slow, or needs a higher prefetch. If they are not full, start more.',
+    columns: [NAME, GROWN, MESSAGES, REASON],
   },
   {
     key: 'without_consumer',
     title: 'Without a consumer',
     good: 'Every queue with messages has a consumer.',
     advice: 'Start the application that reads it. If nothing is meant to read it, give it a time to live or a length limit.',
-    columns: [NAME, MESSAGES, OLDEST],
+    columns: [NAME_AND_MARK, MESSAGES, OLDEST],
   },
   {
     key: 'old',
     title: 'Oldest message over 10 min',
     good: 'No message waits for more than 10 minutes.',
     advice: 'A consumer hangs, or too few consume. Look at Oldest unacked of its consumers, and at the log of the application.',
-    columns: [NAME, OLDEST, MESSAGES, CONSUMERS],
+    columns: [NAME, OLDEST, MESSAGES, REASON],
   },
 ];
 

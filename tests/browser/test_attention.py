@@ -1,0 +1,34 @@
+"""What the overview says about queues that need an operator."""
+
+from __future__ import annotations
+
+from integration.management.client import Api, q
+from playwright.sync_api import expect
+
+from .conftest import Connect
+from .ui import Ui
+
+
+def test_the_overview_says_why_a_queue_grows_and_leads_to_its_consumers(
+    ui: Ui, api: Api, amqp: Connect, vhost: str
+) -> None:
+    channel = amqp().channel()
+    channel.basic_qos(prefetch_count=1)
+    for name in ("left", "slow", "stopped"):
+        channel.queue_declare(name)
+    api.eventually(f"/queues/{q(vhost)}", lambda rows: all(each.get("idle_since") for each in rows))
+    channel.basic_consume("slow", lambda *_: None)
+    api.put(f"/warren/queues/{q(vhost)}/stopped/pause")
+    for name, count in (("left", 120), ("slow", 110), ("stopped", 100)):
+        for _ in range(count):
+            channel.basic_publish("", name, b"x")
+    api.eventually(f"/warren/attention/{q(vhost)}", lambda it: it["growing"]["count"] == 3)
+    ui.visit(vhost=vhost)
+    growing = ui.main.get_by_role("region", name="Queues: Growing").locator("tbody tr")
+    expect(growing).to_have_count(3)
+    expect(growing.nth(0)).to_contain_text("no consumer")
+    expect(growing.nth(1)).to_contain_text("its consumer is full")
+    expect(growing.nth(2)).to_contain_text("paused")
+    growing.nth(1).get_by_role("link", name="its consumer is full").click()
+    ui.wait_for_place("queues", vhost, "slow", tab="consumers")
+    expect(ui.main.locator("tbody tr")).to_contain_text("full")
