@@ -72,10 +72,23 @@ def mark_of_running(request: pytest.FixtureRequest) -> Generator[None]:
         yield
         return
     mark = _marks / hashlib.sha256(request.node.nodeid.encode()).hexdigest()
-    try:
-        with mark.open("x") as file:
-            file.write(request.node.nodeid)
-    except FileExistsError:
-        raise AssertionError("this test has ended the process that ran it, and does not run again") from None
+    leave(mark, request.node.nodeid)
     yield
     mark.unlink()
+
+
+def leave(mark: Path, name: str) -> None:
+    """Leave the mark of the test `name`, also where a process that ended first has removed the place of the marks.
+
+    Raises:
+        AssertionError: there is one.
+    """
+    while True:
+        try:
+            with mark.open("x") as file:
+                file.write(name)
+            return
+        except FileNotFoundError:
+            mark.parent.mkdir(exist_ok=True)
+        except FileExistsError:
+            raise AssertionError("this test has ended the process that ran it, and does not run again") from None

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import hard_limit
+import pytest
 
 CONFTEST = """
 import hard_limit
@@ -46,3 +47,11 @@ def test_a_test_that_survives_its_limit_is_named_with_its_stack_and_the_others_r
     assert "this test has ended the process that ran it" in run.stdout
     assert "1 failed, 1 passed, 1 error" in run.stdout
     assert "in test_hangs" in run.stderr
+
+
+def test_a_mark_is_left_once_also_where_the_first_process_to_end_has_removed_their_place(tmp_path: Path) -> None:
+    mark = tmp_path / "gone" / "mark"
+    hard_limit.leave(mark, "a test")
+    assert mark.read_text() == "a test"
+    with pytest.raises(AssertionError, match="has ended the process"):
+        hard_limit.leave(mark, "a test")
