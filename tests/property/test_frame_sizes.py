@@ -22,6 +22,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import encode_table
 from warren.mqtt.packets import packet, text
+from warren.vhosts.own_publishes import publish_copy
 
 RUNS: Final = int(os.environ.get("WARREN_TEST_FRAME_RUNS", "40"))
 SEED: Final = int(os.environ.get("WARREN_TEST_FRAME_SEED", "1" if RUNS <= 40 else str(int(time.time()))))
@@ -159,7 +160,7 @@ class Run:
         vhost = self.harness.vhost
         for channel in self.client.connection.channels.values():
             for tag in channel.ledger.outstanding_between(1, channel.ledger.next_tag)[:12]:
-                vhost.publish_copy(channel.ledger.outstanding(tag).message, vhost.exchange("all"), "")
+                publish_copy(vhost, channel.ledger.outstanding(tag).message, vhost.exchange("all"), "")
         self.harness.settle()
 
     def retain(self) -> None:

@@ -1,4 +1,4 @@
-"""The refusal of a redeclaration that does not agree with what exists: one text for exchanges and queues.
+"""The refusal of a redeclaration that does not agree with what exists, or of a queue of another connection.
 
 1. Integers are equal by value across their widths, and so are float, double and decimal; every other pair of
    types is equal only when type and value are.
@@ -11,12 +11,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
+from warren.amqp.errors import PRECONDITION_FAILED, RESOURCE_LOCKED, ChannelException
 from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
 from warren.amqp.term_text import bare_text
 
 _INTEGER_TAGS: Final = "bBsuIilL"
 _FRACTION_TAGS: Final = "fdD"
+
+
+def locked(name: str, vhost: str) -> ChannelException:
+    """Return the refusal of a queue that belongs to another connection."""
+    return ChannelException(
+        RESOURCE_LOCKED,
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be "
+        "originally declared on another connection or the exclusive property value does not match that of "
+        "the original declaration.",
+    )
 
 
 def check_text(kind: str, name: str, vhost: str, arg: str, received: str, current: str) -> None:

@@ -129,7 +129,7 @@ class Administration:
         broker = self._broker
         vhost = existing_vhost(broker.vhosts, change.vhost)
         try:
-            vhost.restore_policy(change)
+            vhost.policies.restore(change, vhost.exchanges.values())
         except ValueError as error:
             # An earlier version accepted it. The broker starts without it, and setting it again reports the error.
             reason = str(error)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import (
     NOT_ALLOWED,
     NOT_IMPLEMENTED,
@@ -24,6 +25,7 @@ from warren.channels.access import READ
 from warren.channels.shared import PAUSED_LOAD
 from warren.queues.arguments import consumer_arguments
 from warren.queues.delivery import Consumer
+from warren.queues.queue import Queue
 
 if TYPE_CHECKING:
     from warren.channels.session import Session
@@ -117,7 +119,10 @@ def _consume_replies(channel: Session, method: m.BasicConsume) -> None:
 def open_replies(channel: Session, tag: str, arguments: bytes) -> Consumer:
     """Return a consumer of a reply queue of its own."""
     connection = channel.connection
-    queue = channel.vhost.open_reply_queue(REPLY_TO_PREFIX + connection.broker.unique_name(), connection)
+    broker, vhost = connection.broker, channel.vhost
+    declaration = QueueDeclaration(REPLY_TO_PREFIX + broker.unique_name(), durable=False, exclusive=True)
+    queue = Queue(declaration, connection, broker.runnable, vhost)
+    vhost.reply_queues[queue.name] = queue
     consumer = Consumer(
         channel.ledger, queue, tag, no_ack=True, exclusive=False, priority=0, prefetch=0, arguments=arguments
     )
@@ -149,7 +154,8 @@ def _remove(channel: Session, consumer: Consumer) -> None:
     queue = consumer.queue
     if _is_reply_queue(channel, queue):
         consumer.owner = None
-        channel.vhost.close_reply_queue(queue)
+        del channel.vhost.reply_queues[queue.name]
+        queue.close()  # later replies are dropped
         if queue is channel.reply_queue:
             channel.reply_queue = None
         return

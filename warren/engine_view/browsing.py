@@ -25,6 +25,7 @@ from warren.queues.claims import ends_of, mark_of
 from warren.queues.lanes import LANE_SHIFT as LANE_SHIFT
 from warren.queues.lanes import NUMBER_MASK as NUMBER_MASK
 from warren.queues.offset_queue import OffsetQueue
+from warren.vhosts.own_publishes import publish_copy
 from warren.vhosts.virtual_host import VirtualHost
 
 
@@ -152,4 +153,5 @@ class Browsing:
             ChannelException: as of `check_publish`.
         """
         found = self._vhosts[vhost]
-        return found.publish_copy(message, rights.principal.publishable(found, exchange, routing_key), routing_key)
+        publishable = rights.principal.publishable(found, exchange, routing_key)
+        return publish_copy(found, message, publishable, routing_key)

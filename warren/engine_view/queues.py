@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from warren.amqp.declarations import QueueDeclaration
+from warren.amqp.inequivalence import locked
 from warren.amqp.properties import decode_properties
 from warren.channels.broker import Broker
 from warren.channels.peer import Peer
@@ -231,9 +232,9 @@ class Queues:
         found = self._vhosts.get(vhost)
         if found is None:
             return []
-        if len(found.queues) > most and not found.has_sorted_queues():
+        if len(found.queues) > most and not found.sorted_queues.are_of(found.topology_version):
             return None
-        return cast("list[QueueRef]", found.sorted_queues())
+        return cast("list[QueueRef]", found.sorted_queues.get(found.topology_version))
 
     def topology_version(self, vhost: str) -> int:
         """Return a number that changes with the queues of a vhost."""
@@ -243,8 +244,8 @@ class Queues:
     def keep_sorted(self, vhost: str, queues: list[QueueRef], version: int) -> None:
         """Keep a list that the caller has sorted, if the version is still this one."""
         found = self._vhosts.get(vhost)
-        if found is not None:
-            found.keep_sorted(cast("list[BaseQueue]", queues), version)
+        if found is not None and version == found.topology_version:
+            found.sorted_queues.keep(cast("list[BaseQueue]", queues), version)
 
     def consumers(self, queue: QueueRef) -> list[ConsumerRef]:
         """Return the consumers of a queue."""
@@ -284,7 +285,7 @@ class Queues:
         """
         assert isinstance(queue, BaseQueue)
         if queue.owner is not None:
-            raise self._vhosts[queue.vhost_name].locked(queue.name)
+            raise locked(queue.name, queue.vhost_name)
 
     def shared(self, vhost: str, name: str) -> QueueRef:
         """Return the queue with this name, which is not exclusive to a connection.

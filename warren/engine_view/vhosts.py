@@ -58,4 +58,10 @@ class Vhosts:
     def lengths(self, name: str) -> tuple[int, int, int, int]:
         """Return how many messages, ready ones, unacked ones and consumers there are. Looks at every queue."""
         vhost = self._vhosts.get(name)
-        return (0, 0, 0, 0) if vhost is None else vhost.lengths()
+        messages = ready = unacked = consumers = 0
+        for queue in () if vhost is None else vhost.queues.values():
+            messages += int(queue.message_count)
+            ready += int(queue.ready_count)
+            unacked += int(queue.unacked_count)
+            consumers += len(queue.consumers)
+        return messages, ready, unacked, consumers

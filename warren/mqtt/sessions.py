@@ -23,6 +23,7 @@ from warren.mqtt.retaining import retain
 from warren.mqtt.topics import EXCHANGE, routing_key, shared_queue, split_shared
 from warren.msgstore.log.message import Envelope, build_message
 from warren.vhosts.kept_sessions import KeptSession, KeptSessions
+from warren.vhosts.own_publishes import publish_copy
 
 if TYPE_CHECKING:
     from warren.channels.broker import Broker
@@ -162,7 +163,7 @@ class MqttSessions(KeptSessions):
                 retain(retained, user, broker.now_ms(), will.topic, will.properties, will.qos, will.payload, most)
             properties = properties_of(will.properties, will.qos, will.retain, "").encode()
             message = build_message(Envelope(EXCHANGE, key), properties, will.payload, 0, will.qos > 0)
-            vhost.publish_copy(message, exchange, key)
+            publish_copy(vhost, message, exchange, key)
         except AmqpError as error:
             fields: dict[str, object] = {"client_id": session.name, "user": user, "topic": will.topic}
             fields["reason"] = error.explanation

@@ -43,6 +43,7 @@ from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
 from warren.queues.rules import QueueRules
 from warren.queues.timers import Timer
+from warren.vhosts.own_publishes import route_message
 
 if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
@@ -336,7 +337,7 @@ class DeadLettering(Job):
         if len(letter.automatic) > DEATHS_MAX:
             self.in_line.dropped += 1
             return [], True
-        queues, held = vhost.route_message(exchange, letter.keys, message)
+        queues, held = route_message(vhost, exchange, letter.keys, message)
         return queues, held or len(queues) > 0
 
     def _give(self, letter: DeadLetter, queues: list[Receiver], taken: bool, again: bool) -> bool:

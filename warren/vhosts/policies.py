@@ -18,14 +18,17 @@ Source: RabbitMQ, "Policies" and "Operator policies", and 3.10.8 for texts and f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from mypy_extensions import i64
 
 from warren.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
 from warren.queues.arguments import BY_KEY
+from warren.queues.base_queue import BaseQueue
 from warren.queues.claim_names import is_claims_name
 from warren.queues.effective_policy import NO_POLICY, EffectivePolicy, PolicySettings, policy_key_error
+from warren.queues.rules import rules_of
 from warren.vhosts.definitions import erlang_pairs, erlang_term, parse_definition
 from warren.vhosts.metadata import PolicyPut
 from warren.vhosts.pattern import Pattern
@@ -233,6 +236,32 @@ class PolicyBook:
                 if policy.pattern.matches(name):
                     return policy
         return None
+
+    def restore(self, change: PolicyPut, exchanges: Iterable[Exchange]) -> None:
+        """Add a policy of the catalogue; those of `exchanges` that it applies to follow it.
+
+        Raises:
+            ValueError: it is not valid.
+        """
+        self.put(change, stored=True)
+        if not change.operator:
+            policy = self.policies[change.name]
+            for exchange in exchanges:
+                if policy.applies_to_exchange(exchange.name):
+                    self.fit_exchange(exchange)
+
+    def fit_exchange(self, exchange: Exchange) -> None:
+        """Have `exchange` follow its current policies; cached routes may be wrong then."""
+        policies = self.of_exchange(exchange.name)
+        exchange.policy = policies.policy_name()
+        exchange.alternate = alternate_of(exchange, policies)
+
+    def fit_queue(self, queue: BaseQueue) -> None:
+        """Have `queue` follow its current policies and its arguments."""
+        parsed = queue.parsed
+        assert parsed is not None
+        queue.policies = self.of_queue(queue.name, parsed.queue_type)
+        queue.apply_rules(rules_of(parsed, queue.policies))
 
     def has_setting(self, keys: tuple[str, ...]) -> bool:
         """Tell whether any policy sets one of `keys`."""

@@ -71,7 +71,7 @@ class PolicyRun(Job):
             at = self._next
             self._next += 1
             if at < len(self._exchanges):
-                vhost.follow_policies_of_exchange(self._exchanges[at])
+                policies.fit_exchange(self._exchanges[at])
             else:
                 self._follow(self._queues[at - len(self._exchanges)])
             steps.left -= POLICY_STEPS + policies.searched - searched
@@ -95,7 +95,7 @@ class PolicyRun(Job):
         if queue.deleted:
             return
         before = queue.policies
-        self._vhost.follow_policies_of_queue(queue)
+        self._vhost.policies.fit_queue(queue)
         self._tell(queue, _settings(before, False), _settings(queue.policies, False), False)
         self._tell(queue, _settings(before, True), _settings(queue.policies, True), True)
 
@@ -134,7 +134,7 @@ class FirstPolicies(Job):
             searched: i64 = policies.searched
             queue = self._vhost.queues.get(self._names[self._next])
             if queue is not None:
-                self._vhost.follow_policies_of_queue(queue)
+                policies.fit_queue(queue)
             self._next += 1
             steps.left -= POLICY_STEPS + policies.searched - searched
         return True

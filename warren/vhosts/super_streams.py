@@ -43,6 +43,7 @@ from warren.amqp.field_table import (
     with_length,
     without_key,
 )
+from warren.amqp.inequivalence import locked
 from warren.amqp.term_text import term_text
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import SUPER_STREAM, Exchange
@@ -214,7 +215,7 @@ def check_declaration(vhost: VirtualHost, wanted: SuperStreamDeclaration) -> Non
             if queue is None:
                 QueueArguments(declaration, vhost.name)
             elif queue.owner is not None:
-                raise vhost.locked(queue.name)
+                raise locked(queue.name, vhost.name)
             else:
                 QueueArguments.check_equivalent(queue, declaration)
         return

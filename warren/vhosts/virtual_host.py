@@ -21,9 +21,9 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
-from warren.amqp.errors import NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED, ChannelException
-from warren.amqp.field_table import decode_table, encode_table, find_tag, with_length
-from warren.amqp.properties import HAS_DEATHS, expiration_ms_of, headers_of, is_persistent, known_headers
+from warren.amqp.errors import NOT_FOUND, PRECONDITION_FAILED, ChannelException
+from warren.amqp.field_table import encode_table, find_tag, with_length
+from warren.amqp.inequivalence import locked
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
 from warren.exchanges.exchange import BindJob, Exchange
@@ -31,24 +31,21 @@ from warren.exchanges.exchange_host import ExchangeHost
 from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import is_cacheable_route, route
 from warren.msgstore.log.batch import BatchWaiter
-from warren.msgstore.log.message import Envelope, Message
+from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.arguments import CLASSIC, QUORUM, STREAM, QueueArguments
 from warren.queues.base_queue import BaseQueue
 from warren.queues.claim_names import is_claims_name
 from warren.queues.claims import ClaimQueue
 from warren.queues.counters import Churn, MessageCounts
-from warren.queues.delay import due_time_ms
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.destination import Destination
 from warren.queues.effective_policy import NO_POLICY
 from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
 from warren.queues.long_work import LongWork
-from warren.queues.origin import BROKER
-from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
-from warren.queues.rules import QueueRules, rules_of
+from warren.queues.rules import rules_of
 from warren.queues.seen_keys import SeenKeys, check_equivalent, exchange_rules
 from warren.queues.timers import Timer, TimerQueue
 from warren.streams.stream import Stream
@@ -67,10 +64,12 @@ from warren.vhosts.metadata import (
     VhostPut,
 )
 from warren.vhosts.metadata_journal import Journal
-from warren.vhosts.policies import PolicyBook, alternate_of
+from warren.vhosts.own_publishes import publish_released
+from warren.vhosts.policies import PolicyBook
 from warren.vhosts.policy_run import PolicyRun
 from warren.vhosts.records import VhostRecords
 from warren.vhosts.retained import RetainedMessages
+from warren.vhosts.sorted_queues import SortedQueues
 from warren.vhosts.super_streams import partition_places, partitions_moved
 from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatcher
 from warren.vhosts.unbinding import Unbinding
@@ -131,8 +130,7 @@ class VirtualHost(ExchangeHost):
         self.policies = PolicyBook()
         self.limits: dict[str, int] = {}  # as `vhosts.limits` reads them
         self.open_connections: int = 0
-        self._sorted_queues: list[BaseQueue] = []
-        self._sorted_version: i64 = 0
+        self.sorted_queues = SortedQueues(self.queues)
         self.tracing: bool = False  # copies go to amq.rabbitmq.trace; switched by the broker
         self.watcher = TopologyWatcher()
         self.churn = Churn()  # shared by all vhosts of a broker
@@ -164,34 +162,8 @@ class VirtualHost(ExchangeHost):
         if queue is None:
             raise ChannelException(NOT_FOUND, f"no queue '{name}' in vhost '{self.name}'")
         if queue.owner is not None and queue.owner is not connection:
-            raise self.locked(name)
+            raise locked(name, self.name)
         return queue
-
-    def locked(self, name: str) -> ChannelException:
-        """Return the refusal of a queue that belongs to another connection."""
-        return ChannelException(
-            RESOURCE_LOCKED,
-            f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be "
-            "originally declared on another connection or the exclusive property value does not match that of "
-            "the original declaration.",
-        )
-
-    def sorted_queues(self) -> list[BaseQueue]:
-        """Return the queues in the order of their names; not to be changed."""
-        if self._sorted_version != self.topology_version:
-            self._sorted_version = self.topology_version
-            self._sorted_queues = [self.queues[name] for name in sorted(self.queues)]
-        return self._sorted_queues
-
-    def has_sorted_queues(self) -> bool:
-        """Tell whether they are sorted already."""
-        return self._sorted_version == self.topology_version
-
-    def keep_sorted(self, queues: list[BaseQueue], version: int) -> None:
-        """Keep the sorted queues of a version of the topology, unless it changed while they were sorted."""
-        if version == self.topology_version:
-            self._sorted_version = version
-            self._sorted_queues = queues
 
     def retained(self) -> RetainedMessages:
         """Return the retained messages of the vhost's topics."""
@@ -200,19 +172,6 @@ class VirtualHost(ExchangeHost):
             found = RetainedMessages(self.records)
             self._retained = found
         return found
-
-    def lengths(self) -> tuple[int, int, int, int]:
-        """Return how many messages, ready ones, unacked ones and consumers there are, in all queues."""
-        messages: i64 = 0
-        ready: i64 = 0
-        unacked: i64 = 0
-        consumers: i64 = 0
-        for queue in self.queues.values():
-            messages += queue.message_count
-            ready += queue.ready_count
-            unacked += queue.unacked_count
-            consumers += len(queue.consumers)
-        return int(messages), int(ready), int(unacked), int(consumers)
 
     def bindings(self) -> Iterator[Binding]:
         """Yield every binding."""
@@ -281,7 +240,7 @@ class VirtualHost(ExchangeHost):
             self.seen_keys[name] = SeenKeys(self.log, self.timers, self.name, name, durable, rules, lane, producer_lane)
         self.exchanges[name] = exchange
         exchange.enter(self)
-        self.follow_policies_of_exchange(exchange)
+        self.policies.fit_exchange(exchange)
         self.topology_version += 1
         self.watcher.exchange_created(self.name, exchange, by)
         if not durable:
@@ -336,10 +295,10 @@ class VirtualHost(ExchangeHost):
             declaration = replace(declaration, durable=False)
         queue = self.queues.get(name)
         if self.record.default_queue_type and not self._restoring and not is_claims_name(name):
-            declaration = self._with_default_type(queue, declaration)
+            declaration = _with_default_type(self.record.default_queue_type, queue, declaration)
         if queue is not None:
             if (queue.owner is not None) != exclusive or (exclusive and queue.owner is not connection):
-                raise self.locked(name)
+                raise locked(name, self.name)
             QueueArguments.check_equivalent(queue, declaration)
             self.churn.queues_declared += 1
             queue.used()
@@ -373,18 +332,6 @@ class VirtualHost(ExchangeHost):
             queue.ticket = ticket
         return ticket
 
-    def _with_default_type(self, queue: BaseQueue | None, declaration: QueueDeclaration) -> QueueDeclaration:
-        """Return the declaration of `queue`, or of a new one, with the type that the client left out (5)."""
-        arguments: bytes = declaration.arguments
-        default = DEFAULT_QUEUE_TYPES.get(self.record.default_queue_type, "")
-        if default == "" or find_tag(arguments, QUEUE_TYPE):
-            return declaration
-        if default != CLASSIC and (not declaration.durable or declaration.auto_delete):
-            return declaration
-        if queue is not None and not find_tag(queue.arguments, QUEUE_TYPE):
-            return declaration
-        return replace(declaration, arguments=with_length(arguments[4:] + encode_table({QUEUE_TYPE: default})[4:]))
-
     def change_arguments(self, queue: BaseQueue, arguments: bytes) -> int:
         """Have a durable `queue` follow other arguments than it was declared with. Return the ticket to wait for.
 
@@ -394,7 +341,7 @@ class VirtualHost(ExchangeHost):
         declaration = replace(queue.declaration, arguments=arguments)
         queue.parsed = QueueArguments(declaration, self.name)
         queue.arguments = arguments
-        queue.apply_rules(self._take_policies(queue))
+        self.policies.fit_queue(queue)
         queue.ticket = self._journal.append(QueuePut.of(self.name, declaration, queue.store_id))
         return int(queue.ticket)
 
@@ -405,24 +352,13 @@ class VirtualHost(ExchangeHost):
         if claims is not None and claims.pop(queue.name, None) is not None and not claims:
             del self.claims_of[queue.origin_name()]
         self.topology_version += 1
-        self._sorted_queues = []  # it refers to deleted queues, and these to us
+        self.sorted_queues.forget()  # it refers to deleted queues, and these to us
         ticket = 0
         if queue.durable:
             ticket = self._journal.append(QueueDelete(self.name, queue.name))
         self.churn.queues_deleted += 1
         queue.close()
         return ticket
-
-    def open_reply_queue(self, name: str, connection: object) -> Queue:
-        """Create the queue of a direct reply-to consumer."""
-        queue = Queue(QueueDeclaration(name, durable=False, exclusive=True), connection, self._runnable, self)
-        self.reply_queues[name] = queue
-        return queue
-
-    def close_reply_queue(self, queue: BaseQueue) -> None:
-        """Delete the queue; later replies are dropped."""
-        self.reply_queues.pop(queue.name, None)
-        queue.close()
 
     def end_subscriber(self, subscriber: Receiver) -> None:
         """Route nothing more to a subscriber without a queue; its bindings are removed later."""
@@ -516,26 +452,23 @@ class VirtualHost(ExchangeHost):
         if binding is None:
             return 0
         self.topology_version += 1
-        ticket = self._journal_unbind(binding)
+        ticket = 0
+        if source.durable and destination.durable:
+            ticket = self._journal.append(
+                BindingDelete(
+                    self.name,
+                    source.name,
+                    destination.name,
+                    destination.kind,
+                    routing_key,
+                    arguments,
+                )
+            )
         self.incoming.forget(binding)
         partitions_moved(source, [destination])
         auto_deleted = self.delete_exchange(source, by) if self.is_to_auto_delete(source) else 0
         self.watcher.binding_deleted(self.name, binding, by)
         return max(ticket, auto_deleted)
-
-    def _journal_unbind(self, binding: Binding) -> int:
-        if not (binding.source.durable and binding.destination.durable):
-            return 0
-        return self._journal.append(
-            BindingDelete(
-                self.name,
-                binding.source.name,
-                binding.destination.name,
-                binding.destination.kind,
-                binding.routing_key,
-                binding.arguments,
-            )
-        )
 
     def is_to_auto_delete(self, exchange: Exchange) -> bool:
         """Tell whether `exchange` goes because its last binding has gone."""
@@ -553,29 +486,6 @@ class VirtualHost(ExchangeHost):
         if run is not None and run.is_to_begin(change, by):
             self.work.begin(run)
 
-    def restore_policy(self, change: PolicyPut) -> None:
-        """Restore a policy from the catalogue; existing queues and exchanges follow it.
-
-        Raises:
-            ValueError: it is not valid.
-        """
-        self.policies.put(change, stored=True)
-        if not change.operator:
-            policy = self.policies.policies[change.name]
-            for exchange in self.exchanges.values():
-                if policy.applies_to_exchange(exchange.name):
-                    self.follow_policies_of_exchange(exchange)
-
-    def follow_policies_of_exchange(self, exchange: Exchange) -> None:
-        """Have `exchange` follow the policies that `policies` has now; cached routes may be wrong then."""
-        policies = self.policies.of_exchange(exchange.name)
-        exchange.policy = policies.policy_name()
-        exchange.alternate = alternate_of(exchange, policies)
-
-    def follow_policies_of_queue(self, queue: BaseQueue) -> None:
-        """Have `queue` follow the policies that `policies` has now."""
-        queue.apply_rules(self._take_policies(queue))
-
     def abandon(self) -> None:
         """Stop journalling: the vhost is deleted, and changes in it no longer matter to the catalogue."""
         self._journal = Journal()
@@ -586,14 +496,7 @@ class VirtualHost(ExchangeHost):
         """Break the remaining references: the vhost is empty, and otherwise only the cyclic collector could free it."""
         self._letters = None
         self._policy_run = None
-        self._sorted_queues = []
-
-    def _take_policies(self, queue: BaseQueue) -> QueueRules:
-        """Find the policies of a queue; return its rules by them and its arguments."""
-        parsed = queue.parsed
-        assert parsed is not None
-        queue.policies = self.policies.of_queue(queue.name, parsed.queue_type)
-        return rules_of(parsed, queue.policies)
+        self.sorted_queues.forget()
 
     # --- dead letters and time ------------------------------------------------------------------------------------
 
@@ -621,57 +524,8 @@ class VirtualHost(ExchangeHost):
         assert letters is not None
         return letters
 
-    def route_message(self, exchange: Exchange, keys: list[str], message: Message) -> tuple[list[Receiver], bool]:
-        """Return the queues that `message` goes to, and whether an exchange on the way takes it.
-
-        The exchanges that act on it have done so.
-        """
-        content = Content(message.header_payload())
-        if self.held:
-            content.due_ms = due_time_ms(content.header_payload, self.log.now_ms)
-        queues = self.route(exchange, keys, content)
-        effects = content.effects
-        if effects is None:
-            return queues, False
-        effects.publish(message)
-        return queues, effects.has_takers()
-
     def publish_released(self, exchange: Exchange, message: Message) -> None:
-        message.sole = False
-        keys = [message.envelope.routing_key, *_carbon_copies(message)]
-        blind_copies = message.envelope.blind_copies
-        if blind_copies is not None:
-            keys += blind_copies
-        content = Content(message.header_payload())  # without a time: nothing holds it again
-        queues = self.route(exchange, keys, content)
-        if content.effects is not None:
-            content.effects.publish(message)
-        for queue in queues:
-            queue.accept(message, BROKER)
-
-    def publish_copy(self, message: Message, exchange: Exchange, routing_key: str) -> tuple[int, bool]:
-        """Publish `message` once more, as an operator asked, with its properties but without its own time.
-
-        Returns how many queues and exchanges took it, and whether one of them refused it.
-        """
-        header = message.header_payload()
-        copy = Message(
-            Envelope(exchange.name, routing_key),
-            message.content,
-            message.channel,
-            message.body_bytes,
-            message.frame_max_bytes,
-            is_persistent(header),
-            message.pieces,
-        )
-        if known_headers(header) & HAS_DEATHS:
-            copy.republished = True
-        copy.expiration_ms = expiration_ms_of(header)
-        queues, held = self.route_message(exchange, [routing_key], copy)
-        is_refused = False
-        for queue in queues:
-            is_refused = queue.accept(copy, BROKER) == REFUSED or is_refused
-        return len(queues) + held, is_refused
+        publish_released(self, exchange, message)
 
     def delivery_overdue(self, ledger: DeliveryLedger, tag: int, timeout_ms: int) -> None:
         self.overdue.append((ledger, tag, timeout_ms))
@@ -751,7 +605,14 @@ def in_use(kind: str, name: str, vhost: str) -> ChannelException:
     return ChannelException(PRECONDITION_FAILED, f"{kind} '{name}' in vhost '{vhost}' in use")
 
 
-def _carbon_copies(letter: Message) -> list[str]:
-    headers = headers_of(letter.header_payload())
-    copies = decode_table(headers).get("CC") if headers else None
-    return [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
+def _with_default_type(default_type: str, queue: BaseQueue | None, declaration: QueueDeclaration) -> QueueDeclaration:
+    """Return the declaration of `queue`, or of a new one, with the type that the client left out (5)."""
+    arguments: bytes = declaration.arguments
+    default = DEFAULT_QUEUE_TYPES.get(default_type, "")
+    if default == "" or find_tag(arguments, QUEUE_TYPE):
+        return declaration
+    if default != CLASSIC and (not declaration.durable or declaration.auto_delete):
+        return declaration
+    if queue is not None and not find_tag(queue.arguments, QUEUE_TYPE):
+        return declaration
+    return replace(declaration, arguments=with_length(arguments[4:] + encode_table({QUEUE_TYPE: default})[4:]))

@@ -8,12 +8,14 @@ from engine_harness import Harness, exchange_declare
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE
+from warren.engine_view.engine_view import EngineView
 
 
 def test_the_lengths_of_all_queues_are_added_up() -> None:
     harness = Harness()
     client = harness.channel()
-    assert harness.vhost.lengths() == (0, 0, 0, 0)
+    vhosts = EngineView(harness.broker, lambda: None).vhosts
+    assert vhosts.lengths("/") == (0, 0, 0, 0)
     for name, count in (("a", 3), ("b", 5)):
         client.declare(name)
         for _ in range(count):
@@ -24,27 +26,28 @@ def test_the_lengths_of_all_queues_are_added_up() -> None:
     client.consume("c", "t")
     client.consume("c", "u")
     client.publish("", "c", b"m")
-    assert harness.vhost.lengths() == (9, 6, 3, 2)
+    assert vhosts.lengths("/") == (9, 6, 3, 2)
 
 
 def test_queues_are_sorted_once_for_each_change_of_the_topology() -> None:
     harness = Harness()
     client = harness.channel()
     vhost = harness.vhost
+    in_order = vhost.sorted_queues
     for name in ("b", "c", "a"):
         client.declare(name)
-    assert not vhost.has_sorted_queues()
-    assert [queue.name for queue in vhost.sorted_queues()] == ["a", "b", "c"]
-    assert vhost.has_sorted_queues()
+    assert not in_order.are_of(vhost.topology_version)
+    assert [queue.name for queue in in_order.get(vhost.topology_version)] == ["a", "b", "c"]
+    assert in_order.are_of(vhost.topology_version)
     client.declare("B")
-    assert not vhost.has_sorted_queues()
+    assert not in_order.are_of(vhost.topology_version)
     sorted_elsewhere = sorted(vhost.queues.values(), key=lambda queue: queue.name)
-    vhost.keep_sorted(sorted_elsewhere, int(vhost.topology_version))
-    assert vhost.has_sorted_queues()
-    assert vhost.sorted_queues() is sorted_elsewhere
+    in_order.keep(sorted_elsewhere, vhost.topology_version)
+    assert in_order.are_of(vhost.topology_version)
+    assert in_order.get(vhost.topology_version) is sorted_elsewhere
     client.declare("d")
-    vhost.keep_sorted(sorted_elsewhere, int(vhost.topology_version) - 1)
-    assert not vhost.has_sorted_queues() and len(vhost.sorted_queues()) == 5
+    in_order.keep(sorted_elsewhere, vhost.topology_version - 1)
+    assert not in_order.are_of(vhost.topology_version) and len(in_order.get(vhost.topology_version)) == 5
 
 
 def test_sorted_queues_do_not_keep_deleted_ones() -> None:
@@ -52,7 +55,7 @@ def test_sorted_queues_do_not_keep_deleted_ones() -> None:
     client = harness.channel()
     client.declare("a")
     queue = harness.queue("a")
-    assert harness.vhost.sorted_queues() == [queue]
+    assert harness.vhost.sorted_queues.get(harness.vhost.topology_version) == [queue]
     client.call(1, m.QueueDelete(0, "a", False, False, False))
     assert [found for found in gc.get_referrers(queue) if isinstance(found, list)] == []
 
