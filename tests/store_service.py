@@ -20,10 +20,11 @@ from warren.msgstore.log.jobs import CommitJob, DropJob, Errand, ReadJob, Sealed
 from warren.msgstore.log.log_position import LogPosition
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.server import message_store
-from warren.server.message_store import Gate, MessageStoreService
+from warren.server import store_threads
+from warren.server.message_store import MessageStoreService
 from warren.server.settings import StoreSettings
 from warren.server.store_reader import Mender
+from warren.server.store_threads import Gate
 from warren.server.store_workers import Job, Worker
 
 # A content header frame of an empty body: type, channel, size, class, weight, body size, flags, end.
@@ -227,7 +228,7 @@ class ServiceFixture:
         self.wakes: set[str] = set()
         self.token: trio.lowlevel.TrioToken | None = None
         self.workers: list[WatchedWorker] = []
-        with patch.object(message_store, "Worker", self._worker):
+        with patch.object(store_threads, "Worker", self._worker):
             self.service = MessageStoreService(
                 self.files,
                 self.engine,

@@ -69,7 +69,7 @@ from warren.queues.queue_host import QueueHost
 from warren.queues.rules import rules_of
 from warren.queues.timers import TimerQueue
 from warren.queues.turns import Turns
-from warren.server.message_store import StoreFiles
+from warren.server.store_threads import StoreFiles
 from warren.vhosts.metadata import VhostPut
 from warren.vhosts.metadata_journal import Journal
 from warren.vhosts.virtual_host import VirtualHost

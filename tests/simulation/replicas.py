@@ -49,7 +49,7 @@ from warren.replication.entries import (
 from warren.replication.replica_store import EntryRefusedError, ReplicaStore
 from warren.replication.segment_frames import SegmentFrames
 from warren.replication.shipping import Attachment, BulkNeededError, ShippedStore, Shipping
-from warren.server.message_store import StoreFiles
+from warren.server.store_threads import StoreFiles
 
 NODES: Final = 3
 STREAM: Final = 900

@@ -64,7 +64,7 @@ from warren.server.held_links import HeldLinks  # noqa: E402
 from warren.server.histogram import Histogram  # noqa: E402
 from warren.server.logins.authenticator import Authenticator  # noqa: E402
 from warren.server.management import Health, Listening, Management  # noqa: E402
-from warren.server.message_store import MessageStoreService  # noqa: E402
+from warren.server.message_store import MessageStoreService, StoreCounts  # noqa: E402
 from warren.server.network.reactor import Reactor  # noqa: E402
 from warren.server.replication import Replication  # noqa: E402
 from warren.server.settings import Settings  # noqa: E402
@@ -232,9 +232,9 @@ class Host:
 
     def _messages(self) -> MessageStoreService:
         service = SimpleNamespace(
-            batches=0, syncs=0, written_bytes=0, synced_bytes=0, reads=0, checkpoints=0, commit_times=Histogram(),
-            compacted_segments=lambda: 0, moved_bytes=lambda: 0, trouble=lambda: "", deleted=self._deleted,
-            disk_free_bytes=1 << 40, free_bytes=1 << 40, failed_reads=lambda: 0, unread=list, damaged_segments={},
+            counts=StoreCounts(), upkeep=SimpleNamespace(compacted_segments=lambda: 0, moved_bytes=lambda: 0),
+            trouble=lambda: "", deleted=self._deleted, damage=SimpleNamespace(segments={}),
+            disk_free_bytes=1 << 40, free_bytes=1 << 40, failed_reads=lambda: 0, unread=list,
             losses=(), versions=None,
         )  # fmt: skip
         return cast(MessageStoreService, service)

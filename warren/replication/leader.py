@@ -77,9 +77,9 @@ from warren.replication.wire import Wire
 from warren.server.client_of_node import ClientOfNode
 from warren.server.clock import SteadyClock
 from warren.server.logs import get_logger
-from warren.server.message_store import Gate, StoreFiles
 from warren.server.replication import ClusterRefusal, Host
 from warren.server.setting_kinds import Endpoint
+from warren.server.store_threads import Gate, StoreFiles
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import REPLICATION, in_thread
 

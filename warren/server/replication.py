@@ -18,8 +18,8 @@ from warren.msgstore.files.store import Store
 from warren.msgstore.log.message_log import MessageLog
 from warren.server.client_of_node import ClientOfNode
 from warren.server.clock import SteadyClock
-from warren.server.message_store import Gate, StoreFiles
 from warren.server.store_reader import Mender
+from warren.server.store_threads import Gate, StoreFiles
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import MetadataChange
 

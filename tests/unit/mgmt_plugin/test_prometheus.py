@@ -33,6 +33,7 @@ from warren.queues.base_queue import BaseQueue
 from warren.queues.long_work import TURN_STEPS
 from warren.server.histogram import Histogram
 from warren.server.management import Health
+from warren.server.message_store import StoreCounts
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import PermissionPut, VhostDelete, VhostPut
 
@@ -50,16 +51,12 @@ class Node:
         self.load = Load()
         self.health = Health(True)
         self.now_ms = 1000
+        counts = StoreCounts()
+        counts.batches, counts.syncs, counts.reads, counts.checkpoints = 7, 3, 2, 1
+        counts.written_bytes, counts.synced_bytes = 100, 60
         messages = SimpleNamespace(
-            commit_times=Histogram(),
-            batches=7,
-            syncs=3,
-            written_bytes=100,
-            synced_bytes=60,
-            reads=2,
-            checkpoints=1,
-            compacted_segments=lambda: 0,
-            moved_bytes=lambda: 0,
+            counts=counts,
+            upkeep=SimpleNamespace(compacted_segments=lambda: 0, moved_bytes=lambda: 0),
             trouble=lambda: "",
             failed_reads=lambda: 3,
             unread=list,

@@ -14,8 +14,8 @@ from warren.msgstore.files.store import ReadProblem
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.jobs import CommitJob, Errand, ReadJob, RecordsRead, UnlinkJob, WholeRecordsRead
 from warren.msgstore.log.message_log import LINGER_S, Damage
-from warren.server.message_store import CHECKPOINT_PAUSE_S, DEAD_KEPT_S
 from warren.server.settings import StoreSettings
+from warren.server.store_upkeep import CHECKPOINT_PAUSE_S, DEAD_KEPT_S
 
 
 def test_batches_are_committed_in_order_and_reported_on_the_loop_only() -> None:
@@ -86,7 +86,7 @@ def test_the_loop_is_not_woken_for_a_commit_that_waits_at_the_gate_and_learns_of
 
     async def test(f: ServiceFixture) -> None:
         f.publish()
-        await f.until(lambda: len(f.service._outcomes) == 1)
+        await f.until(lambda: len(f.service.threads.outcomes) == 1)
         assert (f.wakes, gate.asked) == (set(), [])
         f.service.gate_moved()
         assert (f.engine.told, gate.asked) == ([], [1, 1])
@@ -119,28 +119,28 @@ def test_what_was_done_is_counted_and_how_long_commits_took() -> None:
     async def test(f: ServiceFixture) -> None:
         f.publish()
         await f.until_written()
-        first = f.service.written_bytes
-        assert (f.service.batches, f.service.syncs, f.service.reads) == (1, 1, 0)
+        first = f.service.counts.written_bytes
+        assert (f.service.counts.batches, f.service.counts.syncs, f.service.counts.reads) == (1, 1, 0)
         assert first > 0
-        assert f.service.synced_bytes == first
+        assert f.service.counts.synced_bytes == first
         f.publish(force=False)
         f.log.close_if_due(lingered=True)
         f.settle()
         await f.until_written()
-        assert (f.service.batches, f.service.syncs) == (2, 1)
-        assert f.service.written_bytes > f.service.synced_bytes == first
+        assert (f.service.counts.batches, f.service.counts.syncs) == (2, 1)
+        assert f.service.counts.written_bytes > f.service.counts.synced_bytes == first
         f.log.force()
         f.settle()
         await f.until_written()
-        assert (f.service.batches, f.service.syncs) == (3, 2)
-        assert f.service.written_bytes == f.service.synced_bytes > first
+        assert (f.service.counts.batches, f.service.counts.syncs) == (3, 2)
+        assert f.service.counts.written_bytes == f.service.counts.synced_bytes > first
         f.log.read_jobs.append(ReadJob([(64, 8)]))
         f.log.checkpoints.want()
         f.settle()
-        await f.until(lambda: f.service.reads == 1 and f.service.checkpoints == 1)
-        assert f.service.commit_times.count == f.service.batches
-        assert f.service.commit_times.sum_s > 0
-        assert (f.service.compacted_segments(), f.service.moved_bytes()) == (0, 0)
+        await f.until(lambda: f.service.counts.reads == 1 and f.service.counts.checkpoints == 1)
+        assert f.service.counts.commit_times.count == f.service.counts.batches
+        assert f.service.counts.commit_times.sum_s > 0
+        assert (f.service.upkeep.compacted_segments(), f.service.upkeep.moved_bytes()) == (0, 0)
 
     run(test)
 
@@ -373,7 +373,7 @@ def test_files_that_nothing_needs_any_more_go_when_nobody_writes() -> None:
         assert not any(entry.startswith("unlink") for entry in f.files.diary)
         f.log.segments.segments[0].live_refs = 0  # as the last of its pages had been read
         f.log.doomed.pages = [(64, 64, False)]
-        f.service._on_open()  # as when the queue was deleted
+        f.service.upkeep.on_open()  # as when the queue was deleted
         await trio.sleep(CHECKPOINT_PAUSE_S)
         f.log.doomed.pages = []
         await f.until(lambda: any(entry.startswith("unlink") for entry in f.files.diary))

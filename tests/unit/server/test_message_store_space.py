@@ -14,7 +14,7 @@ from store_service import GIB, ServiceFixture, run
 
 from warren.msgstore.log.columns import ColumnsWriter
 from warren.msgstore.log.jobs import ReadJob, SealJob, UnlinkJob
-from warren.server import disk_space, message_store
+from warren.server import disk_space, store_threads
 from warren.server.settings import StoreSettings
 
 
@@ -22,7 +22,7 @@ def test_a_commit_without_space_is_repeated_while_everything_else_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """(3)"""
-    monkeypatch.setattr(message_store, "RETRY_S", 0.01)
+    monkeypatch.setattr(store_threads, "RETRY_S", 0.01)
     monkeypatch.setattr(disk_space, "RETRY_S", 0.01)
 
     async def test(f: ServiceFixture) -> None:

@@ -15,7 +15,8 @@ from unit.server.test_message_store import ClosedGate
 
 from warren.msgstore.log.columns import ColumnsWriter
 from warren.msgstore.log.jobs import ReadJob, SealJob
-from warren.server import disk_space, message_store
+from warren.server import disk_space, store_threads
+from warren.server.message_store import STALL_S
 
 
 @pytest.mark.parametrize("kind", ["commit", "read", "checkpoint", "seal"])
@@ -50,7 +51,7 @@ def test_after_a_failure_nothing_is_stored_and_the_process_is_to_stop(
 
 def test_a_process_that_does_not_stop_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """(4): something hangs on the disk that failed."""
-    monkeypatch.setattr(message_store, "GRACE_S", 0.01)
+    monkeypatch.setattr(store_threads, "GRACE_S", 0.01)
 
     async def test(f: ServiceFixture) -> None:
         f.files.broken = "commit"
@@ -74,7 +75,7 @@ def test_a_fault_of_the_engine_at_what_was_stored_is_a_failure_of_the_store() ->
 
 def test_a_timer_that_fails_is_started_again() -> None:
     async def test(f: ServiceFixture) -> None:
-        with patch.object(f.service, "_settle", side_effect=MemoryError()) as settle:
+        with patch.object(f.service.upkeep, "_settle", side_effect=MemoryError()) as settle:
             f.publish(force=False)
             await f.until(lambda: settle.call_count > 0)
         f.publish(force=False)
@@ -172,7 +173,7 @@ def test_a_stop_gives_up_at_its_deadline() -> None:
 
 
 def test_a_stop_without_space_gives_up_too_and_the_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_store, "RETRY_S", 0.01)
+    monkeypatch.setattr(store_threads, "RETRY_S", 0.01)
     monkeypatch.setattr(disk_space, "RETRY_S", 0.01)
 
     async def test(f: ServiceFixture) -> None:
@@ -237,7 +238,7 @@ def test_a_stop_waits_for_other_nodes_that_come_back_meanwhile() -> None:
         async with trio.open_nursery() as nursery:
 
             async def open_it() -> None:
-                await trio.sleep(message_store.STALL_S / 2)
+                await trio.sleep(STALL_S / 2)
                 gate.open = True
                 f.service.gate_moved()
 

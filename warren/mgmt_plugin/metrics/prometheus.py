@@ -345,13 +345,13 @@ class Metrics:
     def _persister(self) -> Rows:
         messages = self._management.messages
         for name, text, value in (
-            ("io_read_ops_total", "Reads of the message log", messages.reads),
-            ("io_write_ops_total", "Batches written to the message log", messages.batches),
-            ("io_write_bytes_total", "Bytes written to the message log", messages.written_bytes),
-            ("io_sync_ops_total", "Syncs of the message log", messages.syncs),
-            ("msg_store_read_total", "Reads of the message log", messages.reads),
-            ("msg_store_write_total", "Batches written to the message log", messages.batches),
-            ("queue_index_write_ops_total", "Checkpoints of the message log", messages.checkpoints),
+            ("io_read_ops_total", "Reads of the message log", messages.counts.reads),
+            ("io_write_ops_total", "Batches written to the message log", messages.counts.batches),
+            ("io_write_bytes_total", "Bytes written to the message log", messages.counts.written_bytes),
+            ("io_sync_ops_total", "Syncs of the message log", messages.counts.syncs),
+            ("msg_store_read_total", "Reads of the message log", messages.counts.reads),
+            ("msg_store_write_total", "Batches written to the message log", messages.counts.batches),
+            ("queue_index_write_ops_total", "Checkpoints of the message log", messages.counts.checkpoints),
         ):
             yield Metric(name, COUNTER, text), _one(value)
 
@@ -486,7 +486,7 @@ class Metrics:
         build = labels(("version", __version__), ("python", platform.python_version()), ("compiled", compiled))
         page.samples(WARREN, Metric("build_info", UNTYPED, "What runs"), [(build, 1)])
         _write(page, WARREN, self._store())
-        times = self._management.messages.commit_times
+        times = self._management.messages.counts.commit_times
         metric = Metric("store_commit_seconds", "histogram", "Writing and syncing one batch of the message log")
         page.histogram(WARREN, metric, BOUNDS_S, times.buckets(), times.sum_s)
         delayed = Metric("exchange_messages_delayed", GAUGE, "Messages that wait in x-delayed-message exchanges")
@@ -527,17 +527,17 @@ class Metrics:
             ),
             ("recovery_bytes", GAUGE, "Log behind the last checkpoint", log.next_lsn - log.checkpoint_lsn),
             ("trouble", GAUGE, "1 while the disk is full or has failed", int(messages.trouble() != "")),
-            ("batches_total", COUNTER, "Batches written or synced", messages.batches),
-            ("written_bytes_total", COUNTER, "Bytes written", messages.written_bytes),
-            ("syncs_total", COUNTER, "Syncs", messages.syncs),
-            ("synced_bytes_total", COUNTER, "Bytes written that are synced", messages.synced_bytes),
-            ("reads_total", COUNTER, "Reads of what is on disk only", messages.reads),
+            ("batches_total", COUNTER, "Batches written or synced", messages.counts.batches),
+            ("written_bytes_total", COUNTER, "Bytes written", messages.counts.written_bytes),
+            ("syncs_total", COUNTER, "Syncs", messages.counts.syncs),
+            ("synced_bytes_total", COUNTER, "Bytes written that are synced", messages.counts.synced_bytes),
+            ("reads_total", COUNTER, "Reads of what is on disk only", messages.counts.reads),
             ("failed_reads_total", COUNTER, "Reads that the disk answered with an error", messages.failed_reads()),
             ("waiting_reads", GAUGE, "Reads that fail now, and are repeated", len(messages.unread())),
             ("damaged_messages", GAUGE, "Messages known to be damaged on disk", self._view.damage.messages()),
-            ("checkpoints_total", COUNTER, "Checkpoints written", messages.checkpoints),
-            ("compacted_segments_total", COUNTER, "Files emptied by compaction", messages.compacted_segments()),
-            ("compaction_moved_bytes_total", COUNTER, "Bytes copied for that", messages.moved_bytes()),
+            ("checkpoints_total", COUNTER, "Checkpoints written", messages.counts.checkpoints),
+            ("compacted_segments_total", COUNTER, "Files emptied by compaction", messages.upkeep.compacted_segments()),
+            ("compaction_moved_bytes_total", COUNTER, "Bytes copied for that", messages.upkeep.moved_bytes()),
         ):
             yield Metric(f"store_{name}", kind, text), _one(value)
 

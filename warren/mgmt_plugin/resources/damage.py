@@ -40,7 +40,7 @@ class DamageHandlers(Handlers):
 
     async def list_damage(self, call: Call) -> list[Described]:
         rows: list[Described] = self._messages.unread()[:ROWS_MAX]
-        for number, since_ms in sorted(self._messages.damaged_segments.items()):
+        for number, since_ms in sorted(self._messages.damage.segments.items()):
             path = segment_path(number)
             rows.append({"what": "frames", "vhost": None, "queue": None, "file": path, "since": since_ms})
         for count, place in enumerate(self._damage.places(ROWS_MAX)):

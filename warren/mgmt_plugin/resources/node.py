@@ -84,10 +84,10 @@ def node_row(reactor: Reactor, view: EngineView, messages: MessageStoreService, 
         trio.lowlevel.current_statistics().tasks_living,
         sum(segment.bytes for segment in segments),
         sum(segment.live_bytes for segment in segments),
-        messages.batches,
-        messages.reads,
-        messages.written_bytes,
-        messages.syncs,
+        messages.counts.batches,
+        messages.counts.reads,
+        messages.counts.written_bytes,
+        messages.counts.syncs,
     )
 
 
@@ -155,7 +155,7 @@ class NodeHandlers(Handlers):
             "db_dir": str(settings.data_dir.absolute()),
             "cluster_links": [],
             "metrics_gc_queue_length": {},
-            "queue_index_write_count": messages.checkpoints,
+            "queue_index_write_count": messages.counts.checkpoints,
             "failing_tasks": [
                 {
                     "name": task.name,
