@@ -45,6 +45,24 @@ def test_a_user_is_added_changed_and_deleted(ui: Ui, api: Api, vhost: str) -> No
     expect(ui.row(name)).to_have_count(0)
 
 
+def test_a_user_is_added_with_permissions_for_a_vhost_in_one_form(ui: Ui, api: Api, vhost: str) -> None:
+    name = "dora"
+    ui.visit("users")
+    ui.heading("Users")
+    ui.press("Add user")
+    ui.fill(ui.dialog, name=name, password="x", again="x")
+    expect(ui.dialog.get_by_label("Configure")).to_have_count(0)
+    ui.dialog.get_by_label("Vhost").select_option(vhost)
+    ui.fill(ui.dialog, configure="")
+    ui.confirm("Add user")
+    ui.noticed(f"It may use {vhost}.")
+    expect(ui.row(name)).to_contain_text(vhost)
+    expect(ui.row(name)).not_to_contain_text("no vhost")
+    given = api.get(f"/permissions/{q(vhost)}/{q(name)}")
+    assert [given[each] for each in ("configure", "write", "read")] == ["", ".*", ".*"]
+    api.delete(f"/users/{q(name)}")
+
+
 def test_permissions_and_topic_permissions_are_set_edited_and_cleared_for_a_user(ui: Ui, api: Api, vhost: str) -> None:
     name = f"bob {vhost}"
     api.put(f"/users/{q(name)}", {"password": "x", "tags": ""})

@@ -13,7 +13,11 @@ export default function Users() {
   const users = usePoll('users');
   const permissions = usePoll('permissions');
   const vhostsOf = (name) => permissions.data.filter((row) => row.user === name).map((row) => row.vhost);
-  const add = async () => (await openDialog(UserDialog)) && users.reload();
+  async function add() {
+    if (!(await openDialog(UserDialog))) return;
+    users.reload();
+    permissions.reload();
+  }
   const columns = [
     { key: 'name', label: 'Name', sort: 'name', render: (user) => html`<${UserLink} name=${user.name} />` },
     {

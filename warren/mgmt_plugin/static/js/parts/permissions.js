@@ -25,10 +25,20 @@ function Ends({ user, vhost, row }) {
     ${vhost === undefined && html`<${VhostSelect} ...${given.vhost === undefined ? {} : { value: given.vhost }} />`}`;
 }
 
+/** What a form with `PermissionFields` says, as the API takes it. */
+export const permissionsOf = (form) => ({ configure: form.get('configure'), write: form.get('write'), read: form.get('read') });
+
+export function PermissionFields({ row }) {
+  return html`
+    <${Field} label="Configure" name="configure" defaultValue=${row?.configure ?? '.*'} hint="Declare and delete." />
+    <${Field} label="Write" name="write" defaultValue=${row?.write ?? '.*'} hint="Publish to, bind to." />
+    <${Field} label="Read" name="read" defaultValue=${row?.read ?? '.*'} hint="Consume from, bind from." />`;
+}
+
 function PermissionDialog({ user, vhost, row, titleId, close }) {
   async function submit(form) {
     const [who, where] = [user ?? form.get('user'), vhost ?? form.get('vhost')];
-    await put(path`permissions/${where}/${who}`, { configure: form.get('configure'), write: form.get('write'), read: form.get('read') });
+    await put(path`permissions/${where}/${who}`, permissionsOf(form));
     tell(`Permissions of ${who} in ${where} are set.`);
     return true;
   }
@@ -36,9 +46,7 @@ function PermissionDialog({ user, vhost, row, titleId, close }) {
     <p class="hint">Regular expressions over names of queues and exchanges. Empty allows nothing; .* everything.</p>
     <div class="form">
       <${Ends} user=${user} vhost=${vhost} row=${row} />
-      <${Field} label="Configure" name="configure" defaultValue=${row?.configure ?? '.*'} hint="Declare and delete." />
-      <${Field} label="Write" name="write" defaultValue=${row?.write ?? '.*'} hint="Publish to, bind to." />
-      <${Field} label="Read" name="read" defaultValue=${row?.read ?? '.*'} hint="Consume from, bind from." />
+      <${PermissionFields} row=${row} />
     </div>
   <//>`;
 }

@@ -5,6 +5,8 @@ import { html, useState } from '../ui.js';
 import { FormDialog } from './dialog.js';
 import { Check, Field, Select } from './forms.js';
 import { tell } from './notice.js';
+import { PermissionFields, permissionsOf } from './permissions.js';
+import { VhostSelect } from './vhost_select.js';
 
 const TAGS = [
   ['management', 'uses these pages for the vhosts it may use'],
@@ -31,6 +33,7 @@ export function UserDialog({ user, titleId, close }) {
   const known = TAGS.map(([tag]) => tag);
   const own = tagsOf(user);
   const [kind, setKind] = useState(user ? 'keep' : 'password');
+  const [vhost, setVhost] = useState('');
   const kinds = [
     ...(user ? [['keep', 'Leave it as it is']] : []),
     ['password', 'Set a password'],
@@ -46,7 +49,9 @@ export function UserDialog({ user, titleId, close }) {
       .filter(Boolean);
     const tags = [...known.filter((tag) => form.has(`tag-${tag}`)), ...others].join(',');
     await put(path`users/${name}`, { ...(await passwordOf(form, user)), tags });
-    tell(user ? `User ${name} is changed.` : `User ${name} is added. It needs permissions for a vhost.`);
+    if (vhost) await put(path`permissions/${vhost}/${name}`, permissionsOf(form));
+    const then = vhost ? `It may use ${vhost}.` : 'It needs permissions for a vhost.';
+    tell(user ? `User ${name} is changed.` : `User ${name} is added. ${then}`);
     return true;
   }
   return html`<${FormDialog} title=${user ? `Change user ${user.name}` : 'Add a user'} titleId=${titleId} action=${user ? 'Change' : 'Add user'} submit=${submit} close=${close}>
@@ -60,6 +65,11 @@ export function UserDialog({ user, titleId, close }) {
         ${TAGS.map(([tag, means]) => html`<${Check} key=${tag} label=${tag} name="tag-${tag}" defaultChecked=${own.includes(tag)} hint=${means} />`)}
       </fieldset>
       <${Field} label="Other tags" name="others" defaultValue=${own.filter((tag) => !known.includes(tag)).join(', ')} hint="Separated by commas." />
+      ${
+        !user &&
+        html`<${VhostSelect} all="none yet" value=${vhost} onChange=${(event) => setVhost(event.target.value)} hint="Where it may work." />
+        ${vhost && html`<${PermissionFields} />`}`
+      }
     </div>
   <//>`;
 }
