@@ -1,4 +1,4 @@
-"""What the overview says about queues that need an operator."""
+"""What the overview says about queues that need an operator, and how it uses a wide screen."""
 
 from __future__ import annotations
 
@@ -32,3 +32,17 @@ def test_the_overview_says_why_a_queue_grows_and_leads_to_its_consumers(
     growing.nth(1).get_by_role("link", name="its consumer is full").click()
     ui.wait_for_place("queues", vhost, "slow", tab="consumers")
     expect(ui.main.locator("tbody tr")).to_contain_text("full")
+
+
+def test_the_charts_of_the_overview_fill_a_wide_screen(ui: Ui) -> None:
+    ui.page.set_viewport_size({"width": 2560, "height": 1300})
+    expect(ui.main.locator("canvas").nth(1)).to_be_visible()
+    boxes = [
+        ui.main.locator("section.card", has=ui.page.locator("figcaption", has_text=title)).bounding_box()
+        for title in ("Queued messages", "Message rates")
+    ]
+    nodes = ui.card("Nodes").bounding_box()
+    assert nodes is not None and boxes[0] is not None and boxes[1] is not None
+    assert boxes[0]["y"] == boxes[1]["y"]
+    assert abs(boxes[1]["x"] + boxes[1]["width"] - nodes["x"] - nodes["width"]) < 1
+    assert ui.overflow() == 0

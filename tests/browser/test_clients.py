@@ -81,3 +81,37 @@ def test_channels_are_found_by_the_name_of_their_client(ui: Ui, api: Api, amqp: 
     expect(ui.main.locator("tbody th a")).to_have_text(["one (1)", "two (1)"])
     ui.page.get_by_label("Filter by name").fill("tw")
     expect(ui.main.locator("tbody th a")).to_have_text(["two (1)"])
+
+
+def test_names_of_queues_break_after_a_separator_where_their_column_is_narrow(
+    ui: Ui, api: Api, amqp: Connect, vhost: str
+) -> None:
+    name = "payments.bank_transfers-received"
+    channel = amqp(client_properties={"connection_name": "reconciliation of payments"}).channel()
+    channel.queue_declare(name)
+    channel.basic_consume(name, lambda *_: None, consumer_tag="ctag1.256168e08fae492bb20b3d03b2b5c835")
+    api.eventually(f"/consumers/{q(vhost)}", len)
+    ui.visit("consumers", vhost=vhost)
+    link = ui.main.locator("tbody th a")
+    expect(link).to_have_text(name)
+    for width in (700, 1280):
+        ui.page.set_viewport_size({"width": width, "height": 800})
+        lines = link.evaluate(
+            """(link) => {
+                const lines = [];
+                let top = null;
+                for (const node of link.childNodes)
+                    for (let at = 0; at < (node.data ?? '').length; at += 1) {
+                        const range = document.createRange();
+                        range.setStart(node, at);
+                        range.setEnd(node, at + 1);
+                        const y = range.getBoundingClientRect().top;
+                        if (y !== top) lines.push('');
+                        top = y;
+                        lines[lines.length - 1] += node.data[at];
+                    }
+                return lines;
+            }"""
+        )
+        assert "".join(lines) == name
+        assert all(line[-1] in "._-" for line in lines[:-1]), lines

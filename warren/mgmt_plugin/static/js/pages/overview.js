@@ -120,9 +120,12 @@ export default function Overview() {
       <div class="cards">
         ${overview.links_held && html`<${HeldLinks} held=${overview.links_held} reload=${poll.reload} />`}
         <${Attention} key=${`attention ${vhost}`} vhost=${vhost} />
-        <${Card}><${LengthChart} key=${vhost} of=${charted?.queue_totals} title=${vhost ? `Queued messages in ${vhost}` : 'Queued messages'} /><//>
-        <${Card}><${RateChart} key=${vhost} stats=${charted?.message_stats} title=${vhost ? `Message rates in ${vhost}` : 'Message rates'} /><//>
+        <div class="cards wide">
+          <${Card}><${LengthChart} key=${vhost} of=${charted?.queue_totals} title=${vhost ? `Queued messages in ${vhost}` : 'Queued messages'} /><//>
+          <${Card}><${RateChart} key=${vhost} stats=${charted?.message_stats} title=${vhost ? `Message rates in ${vhost}` : 'Message rates'} /><//>
+        </div>
         ${mayMonitor() && html`<${Nodes} />`}
+        <div class="cards wide">
         ${
           overview.listeners?.length > 0 &&
           html`<${Card} title="Listeners">
@@ -142,6 +145,7 @@ export default function Overview() {
           <p class="hint">Vhosts, users, permissions, policies, exchanges, queues and bindings as one file. An import shows first what it would change.</p>
         <//>`
         }
+        </div>
       </div>`
     }
   <//>`;

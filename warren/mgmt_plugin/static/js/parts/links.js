@@ -11,12 +11,20 @@ export const exchangeLabel = (name) => (name === '' || name === 'amq.default' ? 
 export const queueHref = (vhost, name, query) => href(['queues', vhost, name], query);
 export const exchangeHref = (vhost, name) => href(['exchanges', vhost, exchangeKey(name)]);
 
+const PARTS_MAX = 16;
+
+/** A name that breaks after its separators, where its column is narrow, rather than within a word. */
+function breakable(name) {
+  const parts = name.split(/(?<=[._/:-])(?=[^._/:-])/);
+  return parts.length > PARTS_MAX ? name : parts.map((part, at) => (at === 0 ? part : html`<wbr />${part}`));
+}
+
 export function QueueLink({ vhost, name }) {
-  return html`<a class="name" href=${queueHref(vhost, name)}>${name}</a>`;
+  return html`<a class="name" href=${queueHref(vhost, name)}>${breakable(name)}</a>`;
 }
 
 export function ExchangeLink({ vhost, name }) {
-  return html`<a class="name" href=${exchangeHref(vhost, name)}>${exchangeLabel(name)}</a>`;
+  return html`<a class="name" href=${exchangeHref(vhost, name)}>${breakable(exchangeLabel(name))}</a>`;
 }
 
 const SUBSCRIBER = /^mqtt-subscription-(.*)qos0$/s;
