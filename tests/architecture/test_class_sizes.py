@@ -82,8 +82,9 @@ def fields(node: ast.ClassDef) -> set[str]:
     }
     made = constructor(node)
     for each in [] if made is None else ast.walk(made):
-        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self":
-            found.add(each.attr)
+        match each:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                found.add(name)
     return found
 
 

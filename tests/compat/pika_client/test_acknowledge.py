@@ -10,11 +10,8 @@ from .dialogue import (
     Inbox,
     channel_closed_with,
     drain,
-    emptied,
-    get,
     hold,
     round_trip,
-    tag_of,
     wait_for_ready,
 )
 
@@ -57,17 +54,6 @@ def test_multiple_acknowledges_everything_up_to_the_tag(connect: Connect, names:
     assert left(connect, channel, queue) == [b"4", b"5"]
 
 
-def test_a_settled_tag_is_unknown_to_multiple_even_with_older_ones_outstanding(
-    channel: BlockingChannel, names: Names
-) -> None:
-    queue = filled(channel, names, 3)
-    held(channel, queue, 3)
-    channel.basic_ack(2)
-    with channel_closed_with(406, unknown(2)):
-        channel.basic_ack(2, multiple=True)
-        round_trip(channel)
-
-
 def test_an_unknown_tag_settles_nothing_and_requeues_all(connect: Connect, names: Names) -> None:
     connection = connect()
     channel, reader = connection.channel(), connection.channel()
@@ -88,17 +74,6 @@ def test_nack_of_tag_zero_and_multiple_takes_everything(channel: BlockingChannel
     held(channel, queue, 4)
     channel.basic_nack(0, multiple=True, requeue=True)
     assert drain(channel, queue) == [b"0", b"1", b"2", b"3"]
-
-
-def test_redelivered_stays_true_over_many_rounds(channel: BlockingChannel, names: Names) -> None:
-    queue = filled(channel, names, 1)
-    flags = []
-    for _ in range(5):
-        method, _, _ = get(channel, queue)
-        flags.append(method.redelivered)
-        channel.basic_nack(tag_of(method), requeue=True)
-    assert flags == [False, True, True, True, True]
-    assert emptied(channel, queue) == 1
 
 
 # recover
@@ -123,18 +98,3 @@ def test_tags_before_recover_are_unknown_after_it(channel: BlockingChannel, name
     with channel_closed_with(406, unknown(1)):
         channel.basic_ack(1)
         round_trip(channel)
-
-
-# which client holds which message
-
-
-def test_two_channels_giving_back_alternately_keep_the_order(connect: Connect, names: Names) -> None:
-    connection = connect()
-    one, two, reader = connection.channel(), connection.channel(), connection.channel()
-    queue = filled(reader, names, 6)
-    for _ in range(3):
-        held(one, queue, 1)
-        held(two, queue, 1)
-    two.close()
-    one.close()
-    assert drain(reader, queue) == [b"%d" % number for number in range(6)]

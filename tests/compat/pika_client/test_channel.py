@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelWrongStateError
 
-from ..broker import Broker
 from ..conftest import Names, SharedConnection
 from .dialogue import (
     Connect,
     Inbox,
-    channel_closed_with,
-    drain,
     ready,
-    round_trip,
     settle,
 )
 
@@ -37,35 +32,6 @@ def test_a_channel_is_a_context_manager(shared_connection: SharedConnection) -> 
     with shared_connection.get().channel() as channel:
         assert channel.is_open
     assert channel.is_closed
-
-
-def test_flow_true_is_answered_with_true(channel: BlockingChannel) -> None:
-    assert channel.flow(True) is True
-
-
-def test_the_number_of_a_channel_closed_by_the_broker_is_reusable(
-    connect: Connect, names: Names, broker: Broker
-) -> None:
-    connection = connect()
-    for _ in range(20):
-        channel = connection.channel(5)
-        missing = names.unused()
-        with channel_closed_with(404, f"NOT_FOUND - no {broker.queue(missing)}"):
-            channel.queue_declare(missing, passive=True)
-
-
-def test_what_follows_a_channel_error_in_the_pipe_is_ignored(connect: Connect, names: Names, broker: Broker) -> None:
-    connection = connect()
-    watcher, culprit = connection.channel(), connection.channel()
-    queue = names.queue()
-    watcher.queue_declare(queue)
-    missing = names.unused()
-    with channel_closed_with(404, f"NOT_FOUND - no {broker.exchange(missing)}"):
-        culprit.basic_publish("", queue, b"before")
-        culprit.basic_publish(missing, "", b"the error")
-        culprit.basic_publish("", queue, b"after")
-        round_trip(culprit)
-    assert drain(watcher, queue) == [b"before"]
 
 
 def test_many_channels_share_one_connection_without_mixing_their_messages(connect: Connect, names: Names) -> None:

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
-from pika import spec
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import DuplicateConsumerTag
 
 from ..conftest import Names
 from .dialogue import (
     Connect,
     Inbox,
-    connection_closed_with,
     drain,
     get,
     pump,
     ready,
     round_trip,
-    send_method,
     tag_of,
-    until_closed,
 )
-
-# basic.get
-
-
-def test_get_empty_from_an_empty_queue(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    assert channel.basic_get(queue) == (None, None, None)
-
 
 # consume and cancel
 
@@ -47,29 +32,6 @@ def test_messages_already_there_and_coming_later_are_delivered(channel: Blocking
     assert (before.method.delivery_tag, after.method.delivery_tag) == (1, 2)
     assert before.method.redelivered is False
     assert (before.method.exchange, before.method.routing_key) == ("", queue)
-
-
-def test_the_clients_consumer_tag_is_used_and_may_be_any_text(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    inbox = Inbox(channel)
-    assert inbox.consume(queue, consumer_tag="my tag ✓") == "my tag ✓"
-    channel.basic_publish("", queue, b"x")
-    assert inbox.wait_for(1)[0].method.consumer_tag == "my tag ✓"
-
-
-def test_a_consumer_tag_in_use_is_a_connection_error(connect: Connect, names: Names) -> None:
-    connection = connect()
-    channel = connection.channel()
-    queue = names.queue()
-    channel.queue_declare(queue)
-    inbox = Inbox(channel)
-    inbox.consume(queue, consumer_tag="twice")
-    with pytest.raises(DuplicateConsumerTag):
-        inbox.consume(queue, consumer_tag="twice")
-    with connection_closed_with(530, "NOT_ALLOWED - attempt to reuse consumer tag 'twice'"):
-        send_method(channel, spec.Basic.Consume(queue=queue, consumer_tag="twice"))
-        until_closed(connection)
 
 
 # dispatch

@@ -7,16 +7,12 @@
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from pika import BasicProperties
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.compat import long
 
-from ..broker import Broker
 from ..conftest import Names
 from .dialogue import (
     Connect,
@@ -40,12 +36,11 @@ CAUSES: dict[str, dict[str, Any]] = {
 every_cause = pytest.mark.parametrize("cause", CAUSES)
 
 
-def declare(channel: BlockingChannel, names: Names, dlx: str, key: str | None = None, **arguments: Any) -> str:
-    """Declare a queue that dead-letters to the exchange `dlx`, with `key` when it is given."""
+def declare(channel: BlockingChannel, names: Names, dlx: str, **arguments: Any) -> str:
+    """Declare a queue that dead-letters to the exchange `dlx`."""
     queue = names.queue()
-    by_key = {} if key is None else {"x-dead-letter-routing-key": key}
     more = {"x-" + name.replace("_", "-"): value for name, value in arguments.items()}
-    channel.queue_declare(queue, arguments={"x-dead-letter-exchange": dlx} | by_key | more)
+    channel.queue_declare(queue, arguments={"x-dead-letter-exchange": dlx} | more)
     return queue
 
 
@@ -58,23 +53,15 @@ def graveyard(channel: BlockingChannel, names: Names) -> tuple[str, str]:
     return dlx, letters
 
 
-def mortal_queue(channel: BlockingChannel, names: Names, cause: str, dlx: str, key: str | None = None) -> str:
+def mortal_queue(channel: BlockingChannel, names: Names, cause: str, dlx: str) -> str:
     """Declare a queue whose messages die of `cause`."""
     arguments = {name.removeprefix("x-").replace("-", "_"): value for name, value in CAUSES[cause].items()}
-    return declare(channel, names, dlx, key, **arguments)
+    return declare(channel, names, dlx, **arguments)
 
 
-def kill(
-    channel: BlockingChannel,
-    queue: str,
-    cause: str,
-    body: bytes = b"x",
-    properties: BasicProperties | None = None,
-    exchange: str = "",
-    key: str | None = None,
-) -> None:
+def kill(channel: BlockingChannel, queue: str, cause: str, body: bytes = b"x") -> None:
     """Publish to a queue from `mortal_queue` and see to it that the message dies."""
-    channel.basic_publish(exchange, queue if key is None else key, body, properties)
+    channel.basic_publish("", queue, body)
     if cause == "rejected":
         channel.basic_reject(hold(channel, queue), requeue=False)
 
@@ -85,23 +72,6 @@ def letters_of(channel: BlockingChannel, queue: str, count: int = 1) -> list[Let
         (method.exchange or "", method.routing_key or "", properties, body)
         for method, properties, body in collect(channel, queue, count)
     ]
-
-
-def written(properties: BasicProperties) -> dict[str, Any]:
-    """Return the headers, which every letter has."""
-    headers: Any = properties.headers
-    assert headers is not None
-    return dict(headers)
-
-
-def headers_of(channel: BlockingChannel, queue: str) -> dict[str, Any]:
-    """Wait for a letter; return its headers."""
-    return written(letters_of(channel, queue)[0][2])
-
-
-def deaths(channel: BlockingChannel, queue: str) -> list[tuple[str, str, int]]:
-    """Wait for a letter; return queue, reason and count of each entry of its history."""
-    return [(entry["queue"], entry["reason"], entry["count"]) for entry in headers_of(channel, queue)["x-death"]]
 
 
 # messages that die
@@ -228,76 +198,6 @@ def test_a_full_queue_for_letters_keeps_to_its_own_rule(
     assert drain(channel, letters) == [kept]
 
 
-def test_what_the_queue_for_letters_drops_dies_a_second_time(channel: BlockingChannel, names: Names) -> None:
-    dlx, letters = graveyard(channel, names)
-    small = declare(channel, names, dlx, max_length=0)
-    queue = declare(channel, names, "", small)
-    kill(channel, queue, "rejected")
-    assert deaths(channel, letters) == [(small, "maxlen", 1), (queue, "rejected", 1)]
-
-
-def fed_by(channel: BlockingChannel, names: Names, queue: str, key: str) -> str:
-    """Declare a direct exchange with `queue` bound by `key`."""
-    exchange = names.exchange("source")
-    channel.exchange_declare(exchange, "direct")
-    channel.queue_bind(queue, exchange, key)
-    return exchange
-
-
-# what is written
-
-
-@every_cause
-def test_the_first_entry_of_the_history_says_what_when_and_where(
-    channel: BlockingChannel, names: Names, cause: str
-) -> None:
-    dlx, letters = graveyard(channel, names)
-    queue = mortal_queue(channel, names, cause, dlx, "other.key")
-    exchange = fed_by(channel, names, queue, "key")
-    before = int(time.time())
-    kill(channel, queue, cause, b"x", BasicProperties(headers={"mine": [1, "two"]}), exchange, "key")
-    headers = headers_of(channel, letters)
-    after = time.time()
-    assert headers["mine"] == [1, "two"]
-    (entry,) = headers["x-death"]
-    at = entry.pop("time")
-    assert isinstance(at, datetime)
-    assert before <= at.replace(tzinfo=UTC).timestamp() <= after
-    assert entry == {
-        "count": 1,
-        "reason": cause.split()[0],
-        "queue": queue,
-        "exchange": exchange,
-        "routing-keys": ["key"],
-    }
-    # clients written in typed languages take it as a 64-bit integer
-    assert type(entry["count"]) is long
-
-
-@every_cause
-def test_everything_else_of_a_message_stays(channel: BlockingChannel, names: Names, broker: Broker, cause: str) -> None:
-    dlx, letters = graveyard(channel, names)
-    queue = mortal_queue(channel, names, cause, dlx)
-    values: dict[str, Any] = {
-        "content_type": "text/plain",
-        "content_encoding": "utf-8",
-        "delivery_mode": 2,
-        "priority": 7,
-        "correlation_id": "c",
-        "reply_to": "r",
-        "message_id": "m",
-        "timestamp": 1_600_000_000,
-        "type": "t",
-        "user_id": broker.username,
-        "app_id": "a",
-    }
-    body = bytes(range(256)) * 1000
-    kill(channel, queue, cause, body, BasicProperties(**values))
-    _, _, properties, got = letters_of(channel, letters)[0]
-    assert got == body
-    assert {name: getattr(properties, name) for name in values} == values
-
-
 # order and transactions
 
 
@@ -315,18 +215,6 @@ def test_a_rejection_in_a_transaction_dead_letters_at_the_commit(channel: Blocki
     channel.tx_commit()
     assert [body for *_, body in letters_of(channel, letters)] == [b"rejected"]
     assert drain(channel, letters) == []
-
-
-def test_a_message_is_dead_lettered_once_for_each_queue_it_died_in(channel: BlockingChannel, names: Names) -> None:
-    dlx, letters = graveyard(channel, names)
-    exchange = names.exchange("source")
-    channel.exchange_declare(exchange, "fanout")
-    queues = [mortal_queue(channel, names, cause, dlx) for cause in ("expired", "maxlen")]
-    for queue in queues:
-        channel.queue_bind(queue, exchange)
-    channel.basic_publish(exchange, "", b"x")
-    found = {written(properties)["x-first-death-queue"] for _, _, properties, _ in letters_of(channel, letters, 2)}
-    assert found == set(queues)
 
 
 def test_durable_queues_dead_letter_persistent_messages(channel: BlockingChannel, names: Names) -> None:

@@ -5,22 +5,20 @@ The tests tell delayed messages by the order of arrival, never by a clock.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from pika import BasicProperties
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, UnroutableError
+from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker
 
 from ..broker import Broker
 from ..conftest import Names
-from .dialogue import Connect, Inbox, get
+from .dialogue import Connect, Inbox
 
 # A later publish has to arrive before the end of a message's delay: the test may stand still for that long.
 SHORT_MS = 500
 LONG_MS = 1500
-YEAR_MS = 31_536_000_000
 
 
 def delayed(delay: Any) -> BasicProperties:
@@ -75,20 +73,6 @@ def test_messages_come_in_the_order_of_their_delays(channel: BlockingChannel, qu
     ]
 
 
-def test_a_task_for_next_year_is_held_and_goes_with_its_queue(channel: BlockingChannel, queue: str) -> None:
-    channel.confirm_delivery()
-    eta_ms = int(time.time() * 1000) + YEAR_MS
-    channel.basic_publish("", queue, b"next year", BasicProperties(headers={"x-deliver-at": eta_ms}, delivery_mode=2))
-    channel.basic_publish("", queue, b"in ten years", delayed(10 * YEAR_MS))
-    channel.basic_publish("", queue, b"now", BasicProperties(delivery_mode=2))
-    _, _, body = get(channel, queue)
-    assert body == b"now"
-    assert channel.basic_get(queue) == (None, None, None)
-    assert channel.queue_declare(queue, passive=True).method.message_count == 0
-    assert channel.queue_purge(queue).method.message_count == 0
-    channel.queue_delete(queue)
-
-
 # delayed message exchanges
 
 
@@ -108,41 +92,3 @@ def test_an_exchange_holds_messages_and_routes_those_without_a_delay(
     assert [delivery.method.exchange for delivery in inbox.deliveries] == [name] * 4
     assert inbox.deliveries[3].properties.headers == {"x-delay": -LONG_MS}
     assert inbox.deliveries[2].properties.headers == {"x-delay": -SHORT_MS}
-
-
-def test_a_message_is_routed_by_the_bindings_of_its_time(exchange: tuple[BlockingChannel, str], names: Names) -> None:
-    channel, name = exchange
-    channel.basic_publish(name, "k", b"m", delayed(LONG_MS))
-    inbox = Inbox(channel)
-    inbox.consume(bound_queue(channel, names, name, "k"), auto_ack=True)
-    assert inbox.wait_for(1)[0].body == b"m"
-
-
-def test_a_mandatory_message_comes_back_and_is_delivered_all_the_same(
-    exchange: tuple[BlockingChannel, str], names: Names
-) -> None:
-    channel, name = exchange
-    inbox = Inbox(channel)
-    inbox.consume(bound_queue(channel, names, name, "k"), auto_ack=True)
-    channel.confirm_delivery()
-    with pytest.raises(UnroutableError) as returned:
-        channel.basic_publish(name, "k", b"m", delayed(SHORT_MS), mandatory=True)
-    (message,) = returned.value.messages
-    assert message.method.reply_code == 312
-    assert inbox.wait_for(1)[0].body == b"m"
-
-
-def test_a_delayed_exchange_behind_another_one(exchange: tuple[BlockingChannel, str], names: Names) -> None:
-    channel, name = exchange
-    source = names.exchange()
-    channel.exchange_declare(source, "fanout")
-    channel.exchange_bind(name, source, "k")
-    inbox = Inbox(channel)
-    inbox.consume(bound_queue(channel, names, name, "k"), auto_ack=True)
-    channel.basic_publish(source, "k", b"later", delayed(SHORT_MS))
-    channel.basic_publish(source, "k", b"now")
-    inbox.wait_for(2)
-    assert [(delivery.body, delivery.method.exchange) for delivery in inbox.deliveries] == [
-        (b"now", source),
-        (b"later", source),
-    ]

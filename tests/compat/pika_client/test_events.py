@@ -16,7 +16,7 @@ from pika.spec import Basic, BasicProperties
 
 from ..broker import Broker
 from ..conftest import Names
-from .dialogue import Connect, channel_closed_with, pump
+from .dialogue import Connect, pump
 
 EVENTS = "amq.rabbitmq.event"
 TIMES = ("timestamp_in_ms", "connected_at")
@@ -89,13 +89,6 @@ def prefix(names: Names) -> str:
     return names.unused("client")
 
 
-def test_nobody_may_publish_events(channel: BlockingChannel, listen: Listen) -> None:
-    listen()
-    with channel_closed_with(403, f"ACCESS_REFUSED - cannot publish to internal exchange '{EVENTS}' in vhost '/'"):
-        channel.basic_publish(EVENTS, "queue.created", b"")
-        channel.exchange_declare(EVENTS, passive=True)
-
-
 def test_the_life_of_a_connection_is_heard(listen: Listen, connect: Connect, broker: Broker, prefix: str) -> None:
     listener = listen()
     connection = connect(client_properties={"connection_name": prefix})
@@ -134,77 +127,3 @@ def test_the_life_of_a_connection_is_heard(listen: Listen, connect: Connect, bro
         "name": opened["name"],
         "user_provided_name": prefix,
     }
-
-
-def test_queues_exchanges_and_bindings_are_heard(
-    listen: Listen, channel: BlockingChannel, names: Names, broker: Broker
-) -> None:
-    listener = listen()
-    queue, exchange = names.queue(), names.exchange()
-    who = {"user_who_performed_action": broker.username, "vhost": broker.vhost}
-    channel.queue_declare(queue, durable=True, arguments={"x-max-length": 5})
-    assert listener.next("queue.created") == {
-        **who,
-        "exclusive": False,
-        "owner_pid": "",
-        "arguments": ['{<<"x-max-length">>,signedint,5}'],
-        "auto_delete": False,
-        "durable": True,
-        "name": queue,
-    }
-    channel.exchange_declare(exchange, "topic", auto_delete=True)
-    assert listener.next("exchange.created") == {
-        **who,
-        "policy": "",
-        "arguments": [],
-        "internal": False,
-        "auto_delete": True,
-        "durable": False,
-        "type": "topic",
-        "name": exchange,
-    }
-    binding = {
-        "vhost": broker.vhost,
-        "arguments": ['{<<"n">>,signedint,7}', '{<<"t">>,longstr,<<"s">>}'],
-        "routing_key": "a.#",
-        "destination_kind": "queue",
-        "destination_name": queue,
-        "source_kind": "exchange",
-        "source_name": exchange,
-    }
-    channel.queue_bind(queue, exchange, "a.#", {"n": 7, "t": "s"})
-    assert listener.next("binding.created") == {**binding, "user_who_performed_action": broker.username}
-    channel.queue_delete(queue)
-    internal = {"user_who_performed_action": "rmq-internal"}
-    assert listener.next("exchange.deleted") == {**internal, "vhost": broker.vhost, "name": exchange}
-    assert listener.next("binding.deleted") == {**binding, **internal}
-    assert listener.next("queue.deleted") == {**who, "name": queue}
-
-
-def test_consumers_are_heard(listen: Listen, channel: BlockingChannel, names: Names, broker: Broker) -> None:
-    listener = listen()
-    queue = names.queue()
-    channel.queue_declare(queue, auto_delete=True)
-    channel.basic_qos(prefetch_count=3)
-    tag = channel.basic_consume(queue, lambda *_: None, arguments={"x-priority": 3})
-    created = listener.next("consumer.created")
-    assert created == {
-        "user_who_performed_action": broker.username,
-        "arguments": ['{<<"x-priority">>,signedint,3}'],
-        "prefetch_count": 3,
-        "queue": queue,
-        "vhost": broker.vhost,
-        "channel": created["channel"],
-        "ack_required": True,
-        "exclusive": False,
-        "consumer_tag": tag,
-    }
-    channel.basic_cancel(tag)
-    assert listener.next("consumer.deleted") == {
-        "user_who_performed_action": broker.username,
-        "queue": queue,
-        "vhost": broker.vhost,
-        "channel": created["channel"],
-        "consumer_tag": tag,
-    }
-    assert listener.next("queue.deleted")["user_who_performed_action"] == "rmq-internal"

@@ -5,21 +5,11 @@ from __future__ import annotations
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from ..broker import Broker
 from ..conftest import Names
 from .dialogue import (
-    channel_closed_with,
     drain,
     get,
 )
-
-PREDECLARED = {
-    "amq.direct": "direct",
-    "amq.fanout": "fanout",
-    "amq.topic": "topic",
-    "amq.headers": "headers",
-    "amq.match": "headers",
-}
 
 
 @pytest.mark.parametrize("kind", ["direct", "fanout", "topic", "headers"])
@@ -38,16 +28,6 @@ def test_a_name_of_255_octets_is_accepted(channel: BlockingChannel, names: Names
     exchange = stem + "é" * ((255 - len(stem)) // 2)
     channel.exchange_declare(exchange, "direct")
     channel.exchange_delete(exchange)
-
-
-# delete
-
-
-@pytest.mark.parametrize("exchange", PREDECLARED)
-def test_a_predeclared_exchange_cannot_be_deleted(channel: BlockingChannel, broker: Broker, exchange: str) -> None:
-    text = f"ACCESS_REFUSED - deletion of system {broker.exchange(exchange)} not allowed"
-    with channel_closed_with(403, text):
-        channel.exchange_delete(exchange)
 
 
 # exchange to exchange bindings

@@ -13,7 +13,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from ..conftest import Names
 from .dialogue import (
-    Inbox,
     drain,
     wait_for_ready,
 )
@@ -44,34 +43,7 @@ def test_higher_priorities_leave_first(channel: BlockingChannel, names: Names) -
     assert in_order(channel, queue) == ["9", "7", "5", "3", "1", "0"]
 
 
-# prefetch
-
-
-def test_what_was_prefetched_is_not_overtaken(channel: BlockingChannel, names: Names) -> None:
-    queue = prioritized(channel, names, 9)
-    channel.basic_qos(prefetch_count=3)
-    inbox = Inbox(channel)
-    inbox.consume(queue)
-    publish(channel, queue, 0, 1, 2)
-    inbox.wait_for(3)
-    publish(channel, queue, 9, 8)
-    wait_for_ready(channel, queue, 2)
-    channel.basic_ack(inbox.tags[0])
-    inbox.wait_for(4)
-    channel.basic_ack(inbox.tags[1])
-    inbox.wait_for(5)
-    assert inbox.bodies == [b"0", b"1", b"2", b"9", b"8"]
-
-
 # limits, expiry, dead letters
-
-
-def test_a_message_of_the_highest_priority_does_not_get_into_a_full_queue(
-    channel: BlockingChannel, names: Names
-) -> None:
-    queue = prioritized(channel, names, 9, max_length=2)
-    publish(channel, queue, 1, 2, 9)
-    assert in_order(channel, queue) == ["2", "1"]
 
 
 def test_a_letter_keeps_its_priority_in_a_priority_queue(channel: BlockingChannel, names: Names) -> None:

@@ -56,22 +56,6 @@ def test_every_settlement_makes_room(channel: BlockingChannel, names: Names, set
     assert len(inbox.bodies) == 4 + settled
 
 
-def test_a_global_limit_can_be_lowered_while_consuming(channel: BlockingChannel, names: Names) -> None:
-    queue = filled(channel, names, 30)
-    channel.basic_qos(prefetch_count=6, global_qos=True)
-    inbox = Inbox(channel)
-    inbox.consume(queue)
-    inbox.wait_for(6)
-    channel.basic_qos(prefetch_count=2, global_qos=True)
-    channel.basic_ack(4, multiple=True)
-    settle(channel, queue)
-    assert len(inbox.bodies) == 6
-    channel.basic_ack(5)
-    inbox.wait_for(7)
-    settle(channel, queue)
-    assert len(inbox.bodies) == 7
-
-
 def test_fair_dispatch_gives_work_to_whoever_is_free(connect: Connect, names: Names) -> None:
     queue = names.queue()
     connection = connect()

@@ -92,28 +92,7 @@ def test_a_binding_routes_until_it_is_unbound(channel: BlockingChannel, names: N
     assert drain(channel, queue) == [b"bound"]
 
 
-# purge
-
-
-def test_purge_counts_and_removes_what_is_ready(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    for _ in range(20):
-        channel.basic_publish("", queue, b"dust")
-    assert channel.queue_purge(queue).method.message_count == 20
-    assert channel.queue_purge(queue).method.message_count == 0
-
-
 # delete
-
-
-def test_delete_counts_the_ready_messages_it_throws_away(channel: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue)
-    for _ in range(7):
-        channel.basic_publish("", queue, b"")
-    get(channel, queue)
-    assert channel.queue_delete(queue).method.message_count == 6
 
 
 def test_messages_unacknowledged_when_their_queue_is_deleted_can_still_be_settled(

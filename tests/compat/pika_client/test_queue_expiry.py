@@ -11,7 +11,7 @@ from pika.exceptions import UnroutableError
 
 from ..broker import Broker
 from ..conftest import Names
-from .dialogue import Connect, channel_closed_with, collect, drain, hold, pump
+from .dialogue import Connect, channel_closed_with, pump
 
 SHORT_MS = 250
 
@@ -52,25 +52,3 @@ def test_a_queue_that_nobody_uses_is_deleted(
     wait_until_gone(scout, queue)
     with channel_closed_with(404, f"NOT_FOUND - no {broker.queue(queue)}"):
         channel.queue_declare(queue, passive=True)
-
-
-def test_a_durable_queue_expires_too(channel: BlockingChannel, names: Names, scout: BlockingChannel) -> None:
-    queue = names.queue()
-    channel.queue_declare(queue, durable=True, arguments={"x-expires": SHORT_MS})
-    wait_until_gone(scout, queue)
-
-
-def test_the_messages_of_an_expired_queue_are_not_dead_lettered(
-    channel: BlockingChannel, names: Names, scout: BlockingChannel
-) -> None:
-    letters = names.queue("letters")
-    channel.queue_declare(letters)
-    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": letters}
-    queue = expiring(channel, names, SHORT_MS, **arguments)
-    wait_until_gone(scout, queue)
-    # a letter from its successor, which does not expire, would arrive after its own
-    channel.queue_declare(queue, arguments=arguments)
-    channel.basic_publish("", queue, b"the only letter")
-    channel.basic_reject(hold(channel, queue), requeue=False)
-    assert [body for *_, body in collect(channel, letters, 1)] == [b"the only letter"]
-    assert drain(channel, letters) == []

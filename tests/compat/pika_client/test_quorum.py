@@ -24,7 +24,6 @@ from .dialogue import (
     hold,
     pump,
     ready,
-    tag_of,
 )
 
 QUORUM = {"x-queue-type": "quorum"}
@@ -49,21 +48,6 @@ def publish_numbers(channel: BlockingChannel, queue: str, count: int) -> None:
     """Publish b"0", b"1" and so on."""
     for number in range(count):
         channel.basic_publish("", queue, b"%d" % number)
-
-
-def delivery_count(properties: BasicProperties) -> int:
-    """Return how often the message was delivered in vain; absent the first time a consumer gets it."""
-    headers: Any = properties.headers or {}
-    return int(headers.get("x-delivery-count", 0))
-
-
-# declaring
-
-
-def test_a_quorum_queue_is_declared_and_declared_again(channel: BlockingChannel, names: Names) -> None:
-    queue = declare(channel, names)
-    declared = channel.queue_declare(queue, durable=True, arguments=QUORUM).method
-    assert (declared.queue, declared.message_count, declared.consumer_count) == (queue, 0, 0)
 
 
 # publishing and consuming
@@ -129,43 +113,6 @@ def test_a_transaction_publishes_and_rolls_back(connect: Connect, names: Names) 
     channel.tx_commit()
     assert [body for *_, body in collect(channel, queue, 1)] == [b"committed"]
     assert drain(channel, queue) == []
-
-
-# delivery counts and limits
-
-
-def fail(channel: BlockingChannel, tag: int) -> None:
-    """Return a message as not processed; every version counts this."""
-    channel.basic_reject(tag, requeue=True)
-
-
-def test_the_header_counts_deliveries_in_vain(confirming: BlockingChannel, names: Names) -> None:
-    queue = declare(confirming, names, delivery_limit=10)
-    confirming.basic_publish("", queue, b"x")
-    inbox = Inbox(confirming)
-    inbox.consume(queue)
-    for count in range(1, 5):
-        delivery = inbox.wait_for(count)[-1]
-        fail(confirming, tag_of(delivery.method))
-    assert [delivery_count(delivery.properties) for delivery in inbox.deliveries[:4]] == [0, 1, 2, 3]
-    assert [delivery.method.redelivered for delivery in inbox.deliveries[:4]] == [False, True, True, True]
-
-
-def test_at_the_limit_a_message_is_dead_lettered_for_that_reason(confirming: BlockingChannel, names: Names) -> None:
-    letters = names.queue("letters")
-    confirming.queue_declare(letters)
-    queue = declare(confirming, names, delivery_limit=2, dead_letter_exchange="", dead_letter_routing_key=letters)
-    confirming.basic_publish("", queue, b"poison", BasicProperties(headers={"mine": 1}))
-    inbox = Inbox(confirming)
-    inbox.consume(queue)
-    for count in range(1, 4):
-        fail(confirming, tag_of(inbox.wait_for(count)[-1].method))
-    method, properties, body = collect(confirming, letters, 1)[0]
-    headers: Any = properties.headers
-    (entry,) = headers["x-death"]
-    assert (body, headers["mine"], method.redelivered) == (b"poison", 1, False)
-    assert (entry["queue"], entry["reason"], entry["count"]) == (queue, "delivery_limit", 1)
-    assert headers["x-first-death-reason"] == "delivery_limit"
 
 
 # order of what comes back

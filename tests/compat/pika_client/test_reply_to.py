@@ -14,7 +14,6 @@ from ..conftest import Names
 from .dialogue import (
     Connect,
     Inbox,
-    channel_closed_with,
     drain,
     get,
     pump,
@@ -58,23 +57,6 @@ def test_a_request_is_answered_without_a_reply_queue(connect: Connect, names: Na
         assert answer.body == (b"request %d" % number)[::-1]
         assert answer.properties.correlation_id == token
         assert answer.method.exchange == ""
-
-
-def test_a_live_address_can_be_declared_and_a_dead_one_is_404(connect: Connect, names: Names, broker: Broker) -> None:
-    queue = names.queue()
-    requester = connect()
-    client, server = requester.channel(), connect().channel()
-    client.queue_declare(queue)
-    Inbox(client).consume(REPLY_TO, auto_ack=True)
-    client.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
-    round_trip(client)
-    address = get(server, queue, auto_ack=True)[1].reply_to
-    assert address is not None
-    declared = server.queue_declare(address).method
-    assert (declared.queue, declared.message_count, declared.consumer_count) == (address, 0, 1)
-    requester.close()
-    with channel_closed_with(404, f"NOT_FOUND - no {broker.queue(address)}"):
-        server.queue_declare(address)
 
 
 def reply_mandatory(channel: BlockingChannel, address: str, body: bytes, *, returned: bool) -> None:

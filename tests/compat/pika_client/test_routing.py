@@ -16,49 +16,15 @@ from ..broker import Broker
 from ..conftest import Names
 from .dialogue import Connect, drain, emptied, get
 
-# an empty key has no words; between two dots there is an empty word
+# Those of RabbitMQ's tutorial, and words that are empty; `unit/exchanges/test_topic_exchange.py` has the rest.
 TOPICS = [
     ("*.orange.*", "quick.orange.rabbit", True),
-    ("*.orange.*", "quick.orange", False),
     ("*.orange.*", "quick.orange.male.rabbit", False),
-    ("*.*.rabbit", "lazy.pink.rabbit", True),
     ("lazy.#", "lazy", True),
-    ("lazy.#", "lazy.orange.male.rabbit", True),
     ("lazy.#", "lazyorange", False),
     ("#", "", True),
-    ("#", "anything.at.all", True),
-    ("#.#", "", True),
-    ("#.#", "a", True),
-    ("#.*", "", False),
-    ("#.*", "a.b", True),
-    ("*", "one", True),
-    ("*", "one.two", False),
-    ("*", "", False),
-    ("", "", True),
-    ("", "a", False),
-    ("a.#.z", "a.z", True),
     ("a.#.z", "a.b.c.z", True),
-    ("a.#.z", "a.b.c", False),
-    ("a.*.#.z", "a.z", False),
-    ("a.*.#.z", "a.b.z", True),
-    ("#.b.#", "a.b.c", True),
-    ("#.b.#", "b", True),
-    ("#.b.#", "a.c", False),
     ("a..b", "a..b", True),
-    ("a..b", "a.b", False),
-    ("a.*.b", "a..b", True),
-    (".a", ".a", True),
-    (".a", "a", False),
-    ("*.a", ".a", True),
-    ("a.", "a.", True),
-    ("a.#", "a.", True),
-    ("..", "..", True),
-    ("*.*.*", "..", True),
-    ("exact.words", "exact.words", True),
-    ("exact.words", "exact.word", False),
-    ("a*", "ab", False),
-    ("a*", "a*", True),
-    ("a.b#", "a.b.c", False),
     ("ä.*", "ä.ö", True),
 ]
 
@@ -80,38 +46,19 @@ def test_all_topic_patterns_together_route_each_key_to_the_right_queues(channel:
 # headers
 
 WHEN = datetime.datetime(2024, 2, 29, 12, 30, 15, tzinfo=datetime.UTC)
+# One of each kind as pika writes them; `unit/exchanges/test_headers_exchange.py` has the rest.
 HEADERS: list[tuple[str, dict[str, Any], dict[str, Any] | None, bool]] = [
-    ("all matches all pairs", {"x-match": "all", "a": "1", "b": 2}, {"a": "1", "b": 2, "c": 3}, True),
-    ("all needs every pair", {"x-match": "all", "a": "1", "b": 2}, {"a": "1"}, False),
-    ("all needs equal values", {"x-match": "all", "a": "1"}, {"a": "2"}, False),
     ("all is the default", {"a": "1", "b": 2}, {"a": "1"}, False),
-    ("all by default matches", {"a": "1", "b": 2}, {"b": 2, "a": "1"}, True),
     ("any matches one pair", {"x-match": "any", "a": "1", "b": 2}, {"a": "1", "b": 9}, True),
-    ("any needs one pair", {"x-match": "any", "a": "1", "b": 2}, {"a": "9", "b": 9}, False),
-    ("any of nothing never matches", {"x-match": "any"}, {"a": 1}, False),
-    ("all of nothing always matches", {"x-match": "all"}, {"a": 1}, True),
-    ("no arguments always match", {}, {"a": 1}, True),
-    ("no arguments match no headers", {}, None, True),
-    ("no headers match no pair", {"x-match": "any", "a": 1}, None, False),
-    ("void means present", {"x-match": "all", "a": None}, {"a": "whatever"}, True),
-    ("void needs presence", {"x-match": "all", "a": None}, {"b": 1}, False),
-    ("void in any", {"x-match": "any", "a": None, "b": 7}, {"a": False}, True),
-    ("all ignores x- pairs", {"x-match": "all", "a": 1, "x-b": 2}, {"a": 1}, True),
-    ("any ignores x- pairs", {"x-match": "any", "a": 1, "x-b": 2}, {"x-b": 2}, False),
     ("all-with-x counts x- pairs", {"x-match": "all-with-x", "a": 1, "x-b": 2}, {"a": 1}, False),
-    ("all-with-x matches x- pairs", {"x-match": "all-with-x", "a": 1, "x-b": 2}, {"a": 1, "x-b": 2}, True),
-    ("any-with-x matches x- pairs", {"x-match": "any-with-x", "a": 1, "x-b": 2}, {"x-b": 2}, True),
-    ("any-with-x needs one", {"x-match": "any-with-x", "a": 1, "x-b": 2}, {"x-b": 3}, False),
-    ("integers compare by value", {"a": 5_000_000_000}, {"a": 5_000_000_000}, True),
-    ("a string is not an integer", {"a": "1"}, {"a": 1}, False),
-    ("a boolean matches itself", {"a": True}, {"a": True}, True),
-    ("true is not false", {"a": True}, {"a": False}, False),
-    ("a timestamp matches itself", {"a": WHEN}, {"a": WHEN}, True),
-    ("a decimal matches itself", {"a": decimal.Decimal("1.25")}, {"a": decimal.Decimal("1.25")}, True),
-    ("a nested table matches itself", {"a": {"b": [1, "c"]}}, {"a": {"b": [1, "c"]}}, True),
-    ("an array matches itself", {"a": [1, 2]}, {"a": [1, 2]}, True),
-    ("the order in an array counts", {"a": [1, 2]}, {"a": [2, 1]}, False),
-    ("names are case sensitive", {"A": 1}, {"a": 1}, False),
+    ("void means present", {"x-match": "all", "a": None}, {"a": "whatever"}, True),
+    ("no arguments match no headers", {}, None, True),
+    (
+        "values of every kind match themselves",
+        {"a": WHEN, "b": decimal.Decimal("1.25"), "c": {"d": [1, "e"]}, "f": 5_000_000_000, "g": True},
+        {"a": WHEN, "b": decimal.Decimal("1.25"), "c": {"d": [1, "e"]}, "f": 5_000_000_000, "g": True},
+        True,
+    ),
 ]
 
 
@@ -125,15 +72,6 @@ def test_headers_exchange(
     channel.queue_bind(queue, exchange, "ignored", arguments)
     channel.basic_publish(exchange, "also ignored", b"x", BasicProperties(headers=headers))
     assert bool(drain(channel, queue)) is matches
-
-
-def test_a_string_and_its_octets_are_equal_headers(channel: BlockingChannel, names: Names) -> None:
-    exchange, queue = names.exchange(), names.queue()
-    channel.exchange_declare(exchange, "headers")
-    channel.queue_declare(queue)
-    channel.queue_bind(queue, exchange, "", {"a": "text"})
-    channel.basic_publish(exchange, "", b"x", BasicProperties(headers={"a": b"text"}))
-    assert drain(channel, queue) == [b"x"]
 
 
 # CC and BCC

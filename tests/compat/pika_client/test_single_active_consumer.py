@@ -18,8 +18,6 @@ from .dialogue import (
     consumers,
     pump,
     ready,
-    settle,
-    wait_for_ready,
 )
 
 
@@ -41,24 +39,6 @@ def wait_for(connection: pika.BlockingConnection, inbox: Inbox, *messages: bytes
     """Wait until exactly these are in the inbox."""
     pump(connection, lambda: len(inbox.bodies) >= len(messages), f"{messages}")
     assert inbox.bodies == list(messages)
-
-
-def test_a_waiting_consumer_gets_nothing_even_when_the_active_one_is_full(
-    channel: BlockingChannel, names: Names
-) -> None:
-    queue = single(channel, names)
-    channel.basic_qos(prefetch_count=1)
-    active, waiting = Inbox(channel), Inbox(channel)
-    active.consume(queue)
-    waiting.consume(queue)
-    publish(channel, queue, b"0", b"1", b"2")
-    active.wait_for(1)
-    wait_for_ready(channel, queue, 2)
-    settle(channel, queue)
-    assert (active.bodies, waiting.bodies) == ([b"0"], [])
-    channel.basic_ack(active.tags[0])
-    active.wait_for(2)
-    assert waiting.bodies == []
 
 
 def test_waiting_consumers_are_counted(channel: BlockingChannel, names: Names) -> None:
@@ -111,20 +91,6 @@ def test_an_auto_delete_queue_lives_while_anybody_waits(connect: Connect, names:
     channel.basic_cancel(tags[1])
     with channel_closed_with(404, f"NOT_FOUND - no {broker.queue(queue)}"):
         watcher.queue_declare(queue, passive=True)
-
-
-def test_of_those_that_wait_the_highest_priority_is_next(channel: BlockingChannel, names: Names) -> None:
-    queue = single(channel, names)
-    active, low, high = Inbox(channel), Inbox(channel), Inbox(channel)
-    tag = active.consume(queue)
-    low.consume(queue, arguments={"x-priority": 1})
-    high_tag = high.consume(queue, arguments={"x-priority": 2})
-    channel.basic_cancel(tag)
-    publish(channel, queue, b"0")
-    wait_for(channel.connection, high, b"0")
-    channel.basic_cancel(high_tag)
-    publish(channel, queue, b"1")
-    wait_for(channel.connection, low, b"1")
 
 
 def test_the_order_of_messages_survives_every_change_of_hands(connect: Connect, names: Names) -> None:

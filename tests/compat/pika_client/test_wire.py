@@ -104,33 +104,6 @@ def test_some_refusals_end_the_connection_without_a_word(
 # the stream of octets
 
 
-def test_frames_may_arrive_octet_by_octet(opened: WireClient, names: Names) -> None:
-    queue = names.queue()
-    opened.declare_exclusive(queue)
-    octets = b"".join(
-        part.marshal()
-        for part in (
-            frame.Method(1, spec.Basic.Publish(routing_key=queue)),
-            frame.Header(1, 5, BasicProperties(content_type="text/plain")),
-            frame.Body(1, b"he"),
-            frame.Body(1, b"llo"),
-            frame.Method(1, spec.Basic.Get(queue=queue, no_ack=True)),
-        )
-    )
-    for octet in octets:
-        opened.send_bytes(bytes([octet]))
-    opened.expect(spec.Basic.GetOk, 1)
-    header = opened.next_frame()
-    assert isinstance(header, frame.Header)
-    assert (header.body_size, header.properties.content_type) == (5, "text/plain")
-    body = b""
-    while len(body) < 5:
-        part = opened.next_frame()
-        assert isinstance(part, frame.Body)
-        body += part.fragment
-    assert body == b"hello"
-
-
 def test_many_frames_may_arrive_in_one_piece(opened: WireClient, names: Names) -> None:
     queue = names.queue()
     opened.declare_exclusive(queue)
@@ -139,30 +112,6 @@ def test_many_frames_may_arrive_in_one_piece(opened: WireClient, names: Names) -
     purge = frame.Method(1, spec.Queue.Purge(queue=queue)).marshal()
     opened.send_bytes((publish + content) * 1000 + HEARTBEAT + purge)
     assert opened.expect(spec.Queue.PurgeOk, 1).message_count == 1000
-
-
-def test_a_body_comes_in_as_few_frames_as_the_receiver_accepts(wire: WireClient, names: Names) -> None:
-    wire.handshake(frame_max=4096)
-    wire.open_channel(1)
-    queue = names.queue()
-    wire.declare_exclusive(queue)
-    size = 4088 * 2 + 10
-    wire.send(1, spec.Basic.Publish(routing_key=queue))
-    wire.send_header(1, size)
-    for fragment in (b"a" * 1000, b"b" * 4088, b"c" * (size - 5088)):
-        wire.send_body(1, fragment)
-    wire.send(1, spec.Basic.Get(queue=queue, no_ack=True))
-    wire.expect(spec.Basic.GetOk, 1)
-    header = wire.next_frame()
-    assert isinstance(header, frame.Header)
-    assert header.body_size == size
-    fragments: list[bytes] = []
-    while len(b"".join(fragments)) < size:
-        part = wire.next_frame()
-        assert isinstance(part, frame.Body)
-        assert 0 < len(part.fragment) <= 4088
-        fragments.append(part.fragment)
-    assert b"".join(fragments) == b"a" * 1000 + b"b" * 4088 + b"c" * (size - 5088)
 
 
 # closing
@@ -191,17 +140,3 @@ def test_a_peer_that_ends_in_the_middle_of_a_message_leaves_nothing_of_it(
             client.send_body(1, body)
     wait_for_ready(channel, queue, 1)
     assert drain(channel, queue) == [b"whole"]
-
-
-# heartbeats
-
-
-def test_any_traffic_counts_as_a_heartbeat(wire: WireClient) -> None:
-    wire.handshake(heartbeat=1)
-    wire.open_channel(1)
-    heartbeats = 0
-    # a peer without traffic would be dropped before the broker has sent five heartbeats
-    while heartbeats < 5:
-        if isinstance(wire.next_frame(), frame.Heartbeat):
-            heartbeats += 1
-            wire.send(1, spec.Channel.Flow(active=True))

@@ -119,6 +119,12 @@ def test_a_word_that_goes_on_below_stands_at_one_place_only() -> None:
         ("stock.*.nyse", "stock.nyse", False),
         ("ab*", "abc", False),
         ("grün.*", "grün.π", True),
+        ("a..b", "a.b", False),
+        (".a", "a", False),
+        ("#.*", "", False),
+        ("a.*.#.z", "a.z", False),
+        ("#.b.#", "b", True),
+        ("a.b#", "a.b.c", False),
     ],
 )
 def test_words_and_wildcards_mean_what_they_mean_to_rabbitmq(pattern: str, key: str, expected: bool) -> None:
