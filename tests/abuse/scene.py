@@ -89,9 +89,10 @@ class StoreSize:
     def _watch(self) -> None:
         while not self._over.wait(0.05):
             size = 0
-            for path in self._directory.rglob("*"):
-                with contextlib.suppress(FileNotFoundError):
-                    size += path.stat().st_blocks * 512
+            for directory, _, names in os.walk(self._directory):  # which passes over what is gone
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        size += os.stat(os.path.join(directory, name)).st_blocks * 512
             self.peak_bytes = max(self.peak_bytes, size)
 
 
