@@ -38,7 +38,17 @@ COMPILED_PACKAGES: Final[list[str]] = tomllib.loads((ROOT / "pyproject.toml").re
 ]
 # The construct grammar and the declarations it is made of run at import time only; compiling them gains nothing. Values
 # that are frozen data classes (declarations.py, metadata.py) are made when topology changes, and mypyc has no such.
-INTERPRETED: Final = {"__init__.py", "methods.py", "specification.py", "declarations.py", "metadata.py", "errors.py"}
+INTERPRETED: Final = {
+    "__init__.py",
+    "methods.py",
+    "specification.py",
+    "declarations.py",
+    "metadata.py",
+    "errors.py",
+    "error_conditions.py",
+    "reason_codes.py",
+    "store_errors.py",
+}
 COMPILED_MODULES: Final = (
     "server/histogram.py",
     "server/network/reactor.py",

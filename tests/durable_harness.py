@@ -21,9 +21,9 @@ from simulation.simulated_file_system import SimulatedFileSystem
 from simulation.small_store import Shape, open_store
 
 from warren.channels.broker import Broker
-from warren.msgstore.files.errors import StoreUnreadableError
 from warren.msgstore.files.readable_files import ReadableFiles
 from warren.msgstore.files.store import Store
+from warren.msgstore.files.store_errors import StoreUnreadableError
 from warren.msgstore.log.checkpoint import seal
 from warren.msgstore.log.jobs import CommitJob, Errand, Removal, SealedRead
 from warren.testing.peek import waiting_messages

@@ -11,7 +11,7 @@ from trio.testing import MockClock, memory_stream_pair
 
 from warren.amqp import methods
 from warren.amqp.codec import decode_method, frame, method_frame
-from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.client_errors import BrokerError
 from warren.amqp_client.frames import NO_PROPERTIES
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import Channel, ClientSettings, LinkConnection, connect

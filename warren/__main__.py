@@ -13,7 +13,7 @@ from warren.server import cli
 
 if TYPE_CHECKING:
     from warren.server.management import Plugin
-    from warren.spark_bridge.commands import Connection
+    from warren.spark_bridge.commands import BrokerLogin
 
 
 def plugins() -> Sequence[Plugin]:
@@ -26,21 +26,21 @@ def plugins() -> Sequence[Plugin]:
     return (links, ManagementPlugin(links), GatewayPlugin())
 
 
-def _connection(flags: Mapping[str, Any]) -> Connection:
+def _connection(flags: Mapping[str, Any]) -> BrokerLogin:
     """Return where the broker is and who asks, by the flags, variables and profiles of `warren ctl`."""
     import os
 
     from warren.ctl import config
-    from warren.ctl.errors import CtlError
-    from warren.spark_bridge.commands import Connection
-    from warren.spark_bridge.errors import UsageError
+    from warren.ctl.exit_codes import CtlError
+    from warren.spark_bridge.bridge_errors import UsageError
+    from warren.spark_bridge.commands import BrokerLogin
 
     try:
         values = config.gather(flags, os.environ)
         target = config.target(values)
     except CtlError as error:
         raise UsageError(error.reason) from None
-    return Connection(
+    return BrokerLogin(
         url=target.url,
         username=target.username,
         password=target.password,

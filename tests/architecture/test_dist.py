@@ -24,10 +24,10 @@ from warren.mgmt_plugin.plugin import all_routes
 from warren.mgmt_plugin.routes import Access
 from warren.server.application import STOP_DEADLINE_S, STOP_GRACE_S
 from warren.server.cli import maybe_serve_options
-from warren.server.errors import SettingsError
 from warren.server.message_store import EXIT_CODE
 from warren.server.settings import Settings
 from warren.server.settings_reader import load_settings
+from warren.server.start_errors import SettingsError
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"

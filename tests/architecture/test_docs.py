@@ -16,7 +16,7 @@ import warren.testing
 from warren.amqp.errors import REPLY_NAMES
 from warren.backup import directory as backups
 from warren.cluster import record
-from warren.ctl.errors import ExitCode
+from warren.ctl.exit_codes import ExitCode
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.mgmt_plugin.plugin import all_routes
 from warren.msgstore.files import sealed_files

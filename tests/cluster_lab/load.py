@@ -35,8 +35,8 @@ from proton.utils import BlockingConnection as ProtonConnection
 from warren.amqp import methods
 from warren.amqp_client import frames
 from warren.amqp_client.blocking import BlockingConnection, open_socket
+from warren.amqp_client.client_errors import BrokerError
 from warren.amqp_client.connection import Login
-from warren.amqp_client.errors import BrokerError
 
 from .history import History, Rules
 from .machines import AMQP, MQTT, USER

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from warren.amqp10 import errors
+from warren.amqp10 import error_conditions
 from warren.amqp10.performatives import (
     ACCEPTED,
     AMQP_HEADER,
@@ -61,7 +61,7 @@ FIELDS: Final[dict[int, tuple[int, list[Any]]]] = {
 }
 CONDITIONS: Final = {
     value
-    for name, value in vars(errors).items()
+    for name, value in vars(error_conditions).items()
     if name.isupper() and isinstance(value, str) and value.startswith("amqp:")
 } | {
     "amqp:unauthorized-access",

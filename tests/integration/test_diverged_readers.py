@@ -20,9 +20,9 @@ from warren_command import run_warren
 from warren.lake.marks import marks_of, places_of
 from warren.lake.options import Limits
 from warren.lake.source import DrainSource, StreamSource
+from warren.spark_bridge.bridge_errors import DataLoss
 from warren.spark_bridge.control import BrokerClient
 from warren.spark_bridge.drain import DrainReader
-from warren.spark_bridge.errors import DataLoss
 from warren.spark_bridge.lives import id_at
 from warren.spark_bridge.options import read_options
 from warren.spark_bridge.schema import spark_schema

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from property.wire import thorough
 from warren.mqtt import packets as p
-from warren.mqtt.errors import MqttError
+from warren.mqtt.reason_codes import MqttError
 
 TEXT = c.PascalString(c.Int16ub, "utf8")
 BINARY = c.Prefixed(c.Int16ub, c.GreedyBytes)

@@ -16,7 +16,7 @@ from simulation.paper_queues import Entry, Messages, Violation
 from simulation.sequences import LETTERS, SHAPE, Sequence
 from simulation.simulated_file_system import Fault, SimulatedFileSystem
 from simulation.small_store import Shape, snapshot_of
-from warren.msgstore.files.errors import StoreError, StoreFullError
+from warren.msgstore.files.store_errors import StoreError, StoreFullError
 from warren.msgstore.log.checkpoint import CheckpointReader
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
 from warren.msgstore.log.replay import FrameHead

@@ -14,7 +14,7 @@ from simulation.paper_queues import Messages, Violation
 from simulation.sequences import LETTERS, SHORT_SHAPE, Sequence
 from simulation.simulated_file_system import SimulatedFileSystem
 from simulation.small_store import Shape, open_store
-from warren.msgstore.files.errors import StoreUnreadableError
+from warren.msgstore.files.store_errors import StoreUnreadableError
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
 
 KINDS: Final = ("once", "for a while", "all", "one file", "one page")

@@ -13,7 +13,7 @@ from random import Random
 from simulation.failing_reads import FailingReads
 from simulation.replicas import Node, ReplicatedLife
 from simulation.simulated_file_system import SimulatedFileSystem
-from warren.msgstore.files.errors import StoreFailedError, StoreFullError, StoreUnreadableError
+from warren.msgstore.files.store_errors import StoreFailedError, StoreFullError, StoreUnreadableError
 
 
 class UnreadReplicatedLife(ReplicatedLife):

@@ -17,7 +17,7 @@ from simulation.failing_reads import FailingReads
 from simulation.paper_queues import Violation
 from simulation.sealing import PLENTY, SHAPE, SealingLife
 from warren.amqp import methods as m
-from warren.msgstore.files.errors import StoreUnreadableError
+from warren.msgstore.files.store_errors import StoreUnreadableError
 
 
 class UnreadSealingLife(SealingLife):

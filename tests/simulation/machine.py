@@ -44,8 +44,8 @@ from simulation.simulated_file_system import SimulatedFileSystem
 from simulation.small_store import STORE_ID, Frame, Shape, Snapshot, open_store, places_of, snapshot_of
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.outbox import Outbox
-from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError, StoreUnreadableError
 from warren.msgstore.files.store import Store
+from warren.msgstore.files.store_errors import StoreError, StoreFailedError, StoreFullError, StoreUnreadableError
 from warren.msgstore.log.checkpoint import seal
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.compaction import Compaction

@@ -22,8 +22,8 @@ from simulation.written_store import (
     opened,
     payload_of,
 )
-from warren.msgstore.files.errors import StoreFullError, StoreUnreadableError
 from warren.msgstore.files.store import Store
+from warren.msgstore.files.store_errors import StoreFullError, StoreUnreadableError
 from warren.msgstore.log.checksum import default_algorithm
 from warren.msgstore.log.jobs import CommitJob
 from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES

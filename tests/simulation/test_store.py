@@ -27,10 +27,10 @@ from simulation.written_store import (
     payload_of,
     put,
 )
-from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError, StoreUnreadableError
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.msgstore.files.segment_names import segment_path
 from warren.msgstore.files.store import READ_HANDLES_MAX, SegmentHeader, Store
+from warren.msgstore.files.store_errors import StoreError, StoreFailedError, StoreFullError, StoreUnreadableError
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
 from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, segment_header
 

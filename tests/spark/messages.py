@@ -11,8 +11,8 @@ from broker_process import WarrenProcess, wait_until
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
+from warren.spark_bridge.bridge_errors import BridgeError
 from warren.spark_bridge.control import BrokerClient
-from warren.spark_bridge.errors import BridgeError
 
 DEADLINE_S = 60.0
 STREAM = {"x-queue-type": "stream"}

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from broker_process import WarrenProcess
 
+from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.control import BrokerClient
-from warren.spark_bridge.errors import UsageError
 from warren.spark_bridge.export import Export, ExportOptions
 from warren.spark_bridge.import_files import Import, ImportOptions
 from warren.spark_bridge.manifest import Manifest

@@ -13,13 +13,13 @@ import pytest
 from broker_process import WarrenProcess, wait_until
 
 from warren.lake.commands import follower_of
-from warren.lake.errors import Overtaken
 from warren.lake.follower import Follower
 from warren.lake.job import Job, job_of
 from warren.lake.ranges import Range
 from warren.lake.spark_cluster import SparkCluster
 from warren.lake.spark_engine import Piece, Work
-from warren.spark_bridge.errors import BridgeError
+from warren.lake.table_errors import Overtaken
+from warren.spark_bridge.bridge_errors import BridgeError
 
 from .lake import DEADLINE_S
 from .messages import Publisher

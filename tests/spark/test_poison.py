@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from warren.spark_bridge import Claims, read, read_stream, with_json
-from warren.spark_bridge.errors import Refused
+from warren.spark_bridge.bridge_errors import Refused
 
 from .lake import DEADLINE_S
 from .messages import Publisher

@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as F
 
 from warren.spark_bridge import read
-from warren.spark_bridge.errors import BridgeError
+from warren.spark_bridge.bridge_errors import BridgeError
 
 from .messages import DEADLINE_S, Publisher
 from .tools import KILLS

@@ -25,7 +25,7 @@ from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import Timestamp, encode_table
 from warren.amqp.numbers import LONG_MAX, SECONDS_MAX, TIME_MAX_MS, count_of, is_long, is_number, seconds_of
 from warren.amqp.publishes import PublishScan, scan_publishes
-from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.client_errors import BrokerError
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.links import shovel
 from warren.links.host import Parameter, Policy
@@ -33,9 +33,9 @@ from warren.links.upstreams import UpstreamBook, validate_upstream, validate_ups
 from warren.queues.arguments import ARGUMENTS, QueueArguments
 from warren.queues.effective_policy import NO_POLICY
 from warren.queues.rules import QueueRules, rules_of
-from warren.server.errors import SettingsError
 from warren.server.settings import KEYS
 from warren.server.settings_reader import load_settings, shown_values
+from warren.server.start_errors import SettingsError
 from warren.vhosts.definitions import parse_json
 from warren.vhosts.limits import USER_LIMITS, VHOST_LIMITS
 from warren.vhosts.metadata import ParameterPut, PolicyPut, UserLimitsPut, VhostLimitsPut

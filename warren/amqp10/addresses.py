@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from warren.amqp.codec import NAME_MAX_BYTES
-from warren.amqp10.errors import INVALID_FIELD, LinkError
+from warren.amqp10.error_conditions import INVALID_FIELD, LinkError
 
 MANAGEMENT: Final = "/management"
 _QUEUES: Final = "/queues/"

@@ -17,7 +17,7 @@ from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.amqp.numbers import number_text
 from warren.amqp10.addresses import MANAGEMENT, queue_address, source_of, target_of
-from warren.amqp10.errors import (
+from warren.amqp10.error_conditions import (
     HANDLE_IN_USE,
     INVALID_FIELD,
     LIMIT_EXCEEDED,

@@ -37,7 +37,7 @@ from warren.amqp.field_table import Timestamp as Seconds
 from warren.amqp.numbers import number_text
 from warren.amqp.properties import PERSISTENT, BasicProperties
 from warren.amqp10.addresses import maybe_queue_of, queue_address
-from warren.amqp10.errors import INVALID_FIELD, MESSAGE_SIZE, LinkError
+from warren.amqp10.error_conditions import INVALID_FIELD, MESSAGE_SIZE, LinkError
 from warren.amqp10.performatives import Arguments, Head, arguments_of, write_binary_head
 from warren.amqp10.values import (
     BINARY_8,

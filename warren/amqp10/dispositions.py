@@ -16,7 +16,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from warren.amqp.field_table import Table
-from warren.amqp10.errors import LIMIT_EXCEEDED
+from warren.amqp10.error_conditions import LIMIT_EXCEEDED
 from warren.amqp10.links import ReceivingLink, SendingLink
 from warren.amqp10.performatives import (
     ACCEPTED,

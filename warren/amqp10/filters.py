@@ -22,7 +22,7 @@ from typing import Final
 from librt.strings import read_i32_be
 from mypy_extensions import i64
 
-from warren.amqp10.errors import INVALID_FIELD, LinkError
+from warren.amqp10.error_conditions import INVALID_FIELD, LinkError
 from warren.amqp10.expressions import same
 from warren.amqp10.message_view import (
     ABSOLUTE_EXPIRY_TIME,

@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.amqp10.errors import INVALID_FIELD, LinkError
+from warren.amqp10.error_conditions import INVALID_FIELD, LinkError
 
 # Maximum length of a part with _ between two %: a word has a bit for each of its characters.
 PART_MAX: Final = 60

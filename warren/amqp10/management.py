@@ -50,7 +50,7 @@ from warren.amqp10.conversion import (
     from_field,
     table_of,
 )
-from warren.amqp10.errors import LIMIT_EXCEEDED, LinkError, SessionError
+from warren.amqp10.error_conditions import LIMIT_EXCEEDED, LinkError, SessionError
 from warren.amqp10.performatives import Head
 from warren.amqp10.values import Described, Reader, UInt, ULong, value_end, write_value
 from warren.channels.access import READ, WRITE

@@ -45,7 +45,7 @@ from warren.amqp10.conversion import (
     is_hidden,
     property_fields,
 )
-from warren.amqp10.errors import INVALID_FIELD, MESSAGE_SIZE, LinkError
+from warren.amqp10.error_conditions import INVALID_FIELD, MESSAGE_SIZE, LinkError
 from warren.amqp10.performatives import Head
 from warren.amqp10.values import BINARY_8, BINARY_32, Described, Symbol, ULong, encode, malformed, value_end
 

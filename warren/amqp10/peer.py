@@ -33,7 +33,7 @@ from warren import __version__
 from warren.amqp.errors import FRAME_ERROR, NOT_ALLOWED, AmqpError, ChannelException, ConnectionException
 from warren.amqp.field_table import Table
 from warren.amqp10.attaching import HANDLE_MAX, attach
-from warren.amqp10.errors import (
+from warren.amqp10.error_conditions import (
     FRAMING_ERROR,
     ILLEGAL_STATE,
     INVALID_FIELD,

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from warren.amqp10.errors import LinkError
+from warren.amqp10.error_conditions import LinkError
 from warren.amqp10.expressions import (
     INT_MAX,
     ApplicationProperty,

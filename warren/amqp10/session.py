@@ -25,7 +25,7 @@ from warren.amqp10.addresses import target_of
 from warren.amqp10.attaching import TAG_PREFIX
 from warren.amqp10.conversion import Body, Sections, annotations_to_keep
 from warren.amqp10.dispositions import DispositionRun, DrainRun, LinkEnd, Outcomes, accepted, settled_frame
-from warren.amqp10.errors import (
+from warren.amqp10.error_conditions import (
     DELETED,
     ILLEGAL_STATE,
     INVALID_FIELD,

@@ -15,7 +15,7 @@ from typing import Final
 from warren.amqp.field_table import Table
 from warren.amqp.field_table import Timestamp as Seconds
 from warren.amqp10.conversion import table_of
-from warren.amqp10.errors import INVALID_FIELD, LinkError
+from warren.amqp10.error_conditions import INVALID_FIELD, LinkError
 from warren.amqp10.filters import Expressions, is_expression, kind_of
 from warren.amqp10.performatives import Arguments
 from warren.amqp10.values import Described, Timestamp

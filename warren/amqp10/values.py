@@ -49,7 +49,7 @@ from librt.strings import (
 )
 from mypy_extensions import i32, i64, mypyc_attr, u8
 
-from warren.amqp10.errors import DECODE_ERROR, Amqp10Error
+from warren.amqp10.error_conditions import DECODE_ERROR, Amqp10Error
 
 DEPTH_MAX: Final = 16
 ENTRIES_MAX: Final = 4096

@@ -17,8 +17,8 @@ from warren.amqp.codec import decode_method, method_frame
 from warren.amqp.errors import AmqpError
 from warren.amqp_client import frames
 from warren.amqp_client.channel import method_name
+from warren.amqp_client.client_errors import BrokerError, PeerClosed
 from warren.amqp_client.connection import ClientConnection, Login, State
-from warren.amqp_client.errors import BrokerError, PeerClosed
 
 CHANNEL: Final = 1
 REPLY_TIMEOUT_S: Final = 60.0

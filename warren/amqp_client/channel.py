@@ -18,7 +18,7 @@ from warren.amqp.errors import AmqpError
 from warren.amqp.field_table import EMPTY_TABLE, FLAT_TABLE_BYTES
 from warren.amqp.properties import BODY_SIZE_OFFSET, FLAGS_OFFSET, MIN_HEADER_BYTES, scan_properties
 from warren.amqp_client import frames
-from warren.amqp_client.errors import BrokerError, PeerClosed, Violation
+from warren.amqp_client.client_errors import BrokerError, PeerClosed, Violation
 from warren.amqp_client.frames import NO_PROPERTIES
 
 if TYPE_CHECKING:

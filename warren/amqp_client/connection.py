@@ -26,7 +26,7 @@ from warren.amqp.errors import REPLY_SUCCESS, AmqpError
 from warren.amqp.field_table import Table
 from warren.amqp_client import frames
 from warren.amqp_client.channel import ClientChannel, method_name
-from warren.amqp_client.errors import BrokerError, PeerClosed, Violation
+from warren.amqp_client.client_errors import BrokerError, PeerClosed, Violation
 
 ANSWERS_MAX: Final = 1000  # to unsolicited methods of the peer
 SEND_BYTES: Final = 1 << 20  # are handed to the socket at a time

@@ -10,7 +10,7 @@ The package stands alone: it knows the broker by its API only, and imports nothi
   output.py         tables, JSON, CSV, TSV
   words.py          arguments that many commands take, and how texts are read
   completion.py     names for the shell
-  errors.py         exit codes
+  exit_codes.py     exit codes
   listing_table.py  the listings: paths, columns, rabbitmqctl's names
   listings.py       how any of them is asked for and shown
   users.py vhosts.py permissions.py policies.py topology.py messages.py transfers.py

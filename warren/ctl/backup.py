@@ -27,7 +27,7 @@ import typer
 
 from warren.backup.directory import PIECE_BYTES, BackupDirectory, BackupError, Cleared, Manifest, StoredFile, check
 from warren.ctl.client import Client, Object
-from warren.ctl.errors import CtlError, ExitCode, usage_error
+from warren.ctl.exit_codes import CtlError, ExitCode, usage_error
 from warren.ctl.progress import Progress
 from warren.ctl.session import session
 from warren.ctl.words import counted, size_text

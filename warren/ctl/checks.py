@@ -13,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from warren.ctl.client import Client
-from warren.ctl.errors import CtlError, ExitCode
+from warren.ctl.exit_codes import CtlError, ExitCode
 from warren.ctl.session import CommandSession, session
 
 _ANY_ADDRESS: Final = ("::", "0.0.0.0", "", "undefined")

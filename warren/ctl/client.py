@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
-from warren.ctl.errors import CtlError, ExitCode, usage_error
+from warren.ctl.exit_codes import CtlError, ExitCode, usage_error
 
 PAGE_SIZE: Final = 500  # the most that RabbitMQ serves at once
 _PROBE: Final = ("whoami",)  # what every management API has, for everybody who may use it

@@ -22,8 +22,8 @@ import typer
 import typer.core
 import typer.main
 
-from warren.ctl.errors import CtlError, ExitCode
 from warren.ctl.examples import GENERAL, examples_of
+from warren.ctl.exit_codes import CtlError, ExitCode
 from warren.ctl.help_pages import finish
 from warren.ctl.output import shown
 from warren.ctl.quick_parameters import make_quick

@@ -11,7 +11,7 @@ from typing import Final
 
 import typer
 
-from warren.ctl.errors import CtlError
+from warren.ctl.exit_codes import CtlError
 from warren.ctl.session import session
 
 _PATIENCE_S: Final = 1.0

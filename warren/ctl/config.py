@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from warren.ctl.client import Target, url_parts
-from warren.ctl.errors import usage_error
+from warren.ctl.exit_codes import usage_error
 
 DEFAULT_URL: Final = "http://127.0.0.1:15672"
 DEFAULT_VHOST: Final = "/"

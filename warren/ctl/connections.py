@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from warren.ctl.completion import connection_names
-from warren.ctl.errors import CtlError, ExitCode
+from warren.ctl.exit_codes import CtlError, ExitCode
 from warren.ctl.session import CommandSession, session
 from warren.ctl.words import User, counted
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from warren.ctl.errors import CtlError, ExitCode, usage_error
+from warren.ctl.exit_codes import CtlError, ExitCode, usage_error
 from warren.ctl.output import json_text
 from warren.ctl.session import CommandSession, session
 from warren.ctl.words import counted, json_object

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from warren.ctl.errors import CtlError, ExitCode
+from warren.ctl.exit_codes import CtlError, ExitCode
 from warren.ctl.session import session
 
 _Name = Annotated[str, typer.Argument(metavar="NAME")]

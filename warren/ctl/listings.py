@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from warren.ctl.client import PAGE_SIZE, Object
-from warren.ctl.errors import usage_error
+from warren.ctl.exit_codes import usage_error
 from warren.ctl.listing_table import LISTINGS, Listing, Scope
 from warren.ctl.output import value_at
 from warren.ctl.session import CommandSession, session

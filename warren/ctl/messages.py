@@ -13,7 +13,7 @@ import typer
 
 from warren.ctl.client import Object
 from warren.ctl.completion import exchange_names
-from warren.ctl.errors import CtlError, usage_error
+from warren.ctl.exit_codes import CtlError, usage_error
 from warren.ctl.session import CommandSession, session
 from warren.ctl.words import Queue, key_values, texts_by_key
 

@@ -10,7 +10,7 @@ import typer
 
 from warren import __version__
 from warren.ctl.client import Object
-from warren.ctl.errors import CtlError, ExitCode
+from warren.ctl.exit_codes import CtlError, ExitCode
 from warren.ctl.output import value_at
 from warren.ctl.session import CommandSession, session
 from warren.ctl.words import size_text

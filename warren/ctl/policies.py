@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from warren.ctl.errors import CtlError
+from warren.ctl.exit_codes import CtlError
 from warren.ctl.session import CommandSession, session
 from warren.ctl.words import JsonText, Policy, json_object, json_value
 

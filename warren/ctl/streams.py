@@ -11,7 +11,7 @@ import typer
 
 from warren.ctl.client import Object
 from warren.ctl.completion import exchange_names
-from warren.ctl.errors import usage_error
+from warren.ctl.exit_codes import usage_error
 from warren.ctl.session import session
 from warren.ctl.words import Queue
 

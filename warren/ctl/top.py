@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from warren.ctl.client import PAGE_SIZE, Object
-from warren.ctl.errors import CtlError, ExitCode, usage_error
+from warren.ctl.exit_codes import CtlError, ExitCode, usage_error
 from warren.ctl.output import cell, shown, value_at
 from warren.ctl.session import CommandSession, session
 from warren.ctl.words import size_text

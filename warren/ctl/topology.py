@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from warren.ctl.client import Object
-from warren.ctl.errors import CtlError, ExitCode, usage_error
+from warren.ctl.exit_codes import CtlError, ExitCode, usage_error
 from warren.ctl.session import CommandSession, session
 from warren.ctl.words import ArgumentTexts, Exchange, Queue, json_object, key_values
 

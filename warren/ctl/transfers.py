@@ -16,7 +16,7 @@ import typer
 
 from warren.ctl.client import Object, last_segment
 from warren.ctl.completion import exchange_names, queue_names
-from warren.ctl.errors import CtlError, ExitCode, usage_error
+from warren.ctl.exit_codes import CtlError, ExitCode, usage_error
 from warren.ctl.session import CommandSession, session
 from warren.ctl.words import Queue, counted
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from warren.ctl.client import Client, Object
-from warren.ctl.errors import CtlError, ExitCode
+from warren.ctl.exit_codes import CtlError, ExitCode
 from warren.ctl.session import session
 from warren.ctl.words import NewPassword, User, new_password
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from warren.ctl.completion import vhost_names
-from warren.ctl.errors import CtlError, usage_error
+from warren.ctl.exit_codes import CtlError, usage_error
 from warren.ctl.session import CommandSession, session
 from warren.ctl.words import User, Vhost, json_object
 

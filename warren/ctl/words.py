@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from warren.ctl.completion import exchange_names, policy_names, queue_names, user_names, vhost_names
-from warren.ctl.errors import usage_error
+from warren.ctl.exit_codes import usage_error
 
 User = Annotated[str, typer.Argument(metavar="USER", autocompletion=user_names, show_default=False)]
 Vhost = Annotated[str, typer.Argument(metavar="VHOST", autocompletion=vhost_names, show_default=False)]

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from warren.lake.kinds import BOOLEAN, DATE, DOUBLE, FLOAT, INT, LONG, STRING, TIMESTAMP
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 
 _KINDS: Final[dict[str, dict[str | None, str]]] = {
     "boolean": {None: BOOLEAN},

@@ -44,7 +44,7 @@ def check(
     """Find messages that a table has twice, or lacks."""
     job = _job(to, form, catalog, warehouse, properties or [])
     from warren.lake.doubled import look, take_out
-    from warren.lake.errors import Conflict
+    from warren.lake.table_errors import Conflict
 
     say = _Says(as_json=as_json)
     for attempt in range(TRIES):
@@ -155,7 +155,7 @@ def _existing(job: Job) -> tuple[Table, Table | None]:
     """
     from warren.lake import job as jobs
     from warren.lake.marks import EPOCH, SOURCE
-    from warren.spark_bridge.errors import UsageError
+    from warren.spark_bridge.bridge_errors import UsageError
 
     opened = _maybe_delta if job.format == jobs.DELTA else _maybe_iceberg
     table, refused = opened(job, job.to), opened(job, job.refused)
@@ -185,7 +185,7 @@ def _maybe_iceberg(job: Job, name: str) -> Table | None:
 
     from warren.lake.catalogs import open_catalog
     from warren.lake.iceberg_table import IcebergTable
-    from warren.spark_bridge.errors import UsageError
+    from warren.spark_bridge.bridge_errors import UsageError
 
     uri = job.catalog.get("uri", "")
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():

@@ -148,7 +148,7 @@ def lake(
     `warren lake check TABLE` finds messages that a table has twice, or lacks.
     """
     from warren.lake import job as jobs
-    from warren.spark_bridge.errors import UsageError
+    from warren.spark_bridge.bridge_errors import UsageError
 
     given: dict[str, Any] = {
         "stream": stream,
@@ -199,7 +199,7 @@ def _check_engine(engine: str, master: str | None, wanted: Sequence[Job]) -> Non
     Raises:
         UsageError: they cannot.
     """
-    from warren.spark_bridge.errors import UsageError
+    from warren.spark_bridge.bridge_errors import UsageError
 
     if engine not in ENGINES:
         raise UsageError(f"engine {engine!r}: must be one of {', '.join(ENGINES)}")
@@ -220,7 +220,7 @@ def _cluster(master: str | None) -> Iterator[Cluster]:
     Raises:
         UsageError: PySpark is not installed. BridgeError: Spark cannot be started.
     """
-    from warren.spark_bridge.errors import UsageError
+    from warren.spark_bridge.bridge_errors import UsageError
 
     try:
         import pyspark  # noqa: F401
@@ -246,7 +246,7 @@ def place_of(
         UsageError: they do not go together.
     """
     from warren.lake import job as jobs
-    from warren.spark_bridge.errors import UsageError
+    from warren.spark_bridge.bridge_errors import UsageError
 
     more = pairs(properties)
     if form == jobs.DELTA:
@@ -267,7 +267,7 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
     Raises:
         UsageError: one of them is not of this form.
     """
-    from warren.spark_bridge.errors import UsageError
+    from warren.spark_bridge.bridge_errors import UsageError
 
     found = {}
     for text in texts:
@@ -353,7 +353,7 @@ def _wait_for(threads: Sequence[threading.Thread]) -> None:
 
 
 def _address(text: str) -> tuple[str, int]:
-    from warren.spark_bridge.errors import UsageError
+    from warren.spark_bridge.bridge_errors import UsageError
 
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:

@@ -28,7 +28,7 @@ from warren.lake.json_fields import fields_of
 from warren.lake.kinds import ARROW, Unfit
 from warren.lake.options import PUBLISH_DATE
 from warren.lake.table import Change, changed, with_columns
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.schema import COLUMN_NAMES, MAP, arrow_schema
 
 COLUMNS_MAX: Final = 500

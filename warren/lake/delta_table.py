@@ -37,13 +37,13 @@ from pyarrow import fs
 from warren.lake.compaction import chosen
 from warren.lake.delta_files import DeltaWriter, OldFile
 from warren.lake.delta_log import commits_between, suspects
-from warren.lake.errors import Conflict, NotOurs
 from warren.lake.kinds import ARROW
 from warren.lake.marks import Marks
 from warren.lake.object_stores import with_environment
 from warren.lake.options import DAY, PUBLISH_DATE, TableOptions
 from warren.lake.table import Change, Kept, Written, with_columns
-from warren.spark_bridge.errors import BridgeError
+from warren.lake.table_errors import Conflict, NotOurs
+from warren.spark_bridge.bridge_errors import BridgeError
 
 PREFIX: Final = "warren/"
 _LOG_KEPT: Final = "interval 30 days"

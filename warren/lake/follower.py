@@ -33,13 +33,13 @@ import pyarrow as pa
 from warren.lake.decoder import Decoder, refused_schema
 from warren.lake.doubled import look, take_out
 from warren.lake.engine import Engine, Here, Made
-from warren.lake.errors import Conflict, NotOurs, Overtaken
 from warren.lake.kinds import ARROW
 from warren.lake.marks import EPOCH, SOURCE, Places, fingerprint, is_ahead, keys_of, marks_of, places_of
 from warren.lake.options import Limits
 from warren.lake.source import Plan, Source
 from warren.lake.table import Kept, Table, changed
-from warren.spark_bridge.errors import BridgeError
+from warren.lake.table_errors import Conflict, NotOurs, Overtaken
+from warren.spark_bridge.bridge_errors import BridgeError
 
 TRIES: Final = 20
 _CONFLICT_PAUSE_S: Final = 0.05

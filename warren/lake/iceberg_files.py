@@ -32,8 +32,8 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
-from warren.lake.errors import NotOurs
 from warren.lake.parquet_parts import parts_of
+from warren.lake.table_errors import NotOurs
 
 PART_ROWS: Final = 65_536
 PART_BYTES: Final = 8 << 20

@@ -43,12 +43,12 @@ from pyiceberg.types import (
 
 from warren.lake import kinds
 from warren.lake.compaction import chosen
-from warren.lake.errors import Conflict, NotOurs
 from warren.lake.iceberg_files import data_files, grouped, partition_files, read_parts
 from warren.lake.marks import EPOCH, Marks
 from warren.lake.options import DAY, PUBLISH_DATE, TableOptions
 from warren.lake.orphans import Folders, folder_of, path_of
 from warren.lake.table import Change, Kept, Written, with_columns
+from warren.lake.table_errors import Conflict, NotOurs
 
 PROPERTY: Final = "warren.marks"
 _TYPES: Final[dict[str, IcebergType]] = {

@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 
 from warren.lake.options import PARTITIONINGS, Limits, TableOptions
 from warren.lake.places import maybe_path
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 
 ICEBERG: Final = "iceberg"
 DELTA: Final = "delta"

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from warren.lake.object_stores import delta_storage
 from warren.lake.pushdown import PushdownDataset, between, may_hold
-from warren.spark_bridge.errors import NotFound
+from warren.spark_bridge.bridge_errors import NotFound
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from warren.lake.job import DEFAULT_CATALOG, DELTA, PROTOBUF, TYPED, Job, catalog_of, job_of
 from warren.lake.places import ENVIRONMENT, Places, maybe_path
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 
 COMPONENT: Final = "lake"
 REGISTRY: Final = "WARREN_SCHEMA_REGISTRY"

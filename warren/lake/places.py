@@ -19,7 +19,7 @@ import re
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 
 SETTING: Final = "lake_places"
 CATALOG: Final = "catalog:"

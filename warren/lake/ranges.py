@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from warren.spark_bridge import nodes
+from warren.spark_bridge.bridge_errors import AnotherQueue, DataLoss, Diverged, Gone, UsageError
 from warren.spark_bridge.columns import Chunk, Context, to_record_batches
 from warren.spark_bridge.control import BrokerClient, Description
-from warren.spark_bridge.errors import AnotherQueue, DataLoss, Diverged, Gone, UsageError
 from warren.spark_bridge.local_files import read_chunks_here
 from warren.spark_bridge.options import AUTO
 from warren.spark_bridge.schema import FROM_PROPERTIES

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from warren.lake.errors import Conflict, EngineGone, NotOurs, Overtaken
 from warren.lake.follower import Follower, Step
 from warren.lake.job import Job
 from warren.lake.metrics import Meter
-from warren.spark_bridge.errors import (
+from warren.lake.table_errors import Conflict, EngineGone, NotOurs, Overtaken
+from warren.spark_bridge.bridge_errors import (
     BridgeError,
     DamagedChunk,
     DataLoss,

@@ -33,12 +33,12 @@ from functools import partial
 from typing import IO, Any, Final
 
 from warren.lake.commands import INSTALL, follower_of
-from warren.lake.errors import NotOurs, Overtaken
 from warren.lake.metrics import Meter
 from warren.lake.parameter import check_links, job_of_parameter
 from warren.lake.places import Places, places_of
 from warren.lake.runner import REASON_MAX, Runner
-from warren.spark_bridge.errors import BridgeError, DamagedChunk, DataLoss, Fenced, UsageError
+from warren.lake.table_errors import NotOurs, Overtaken
+from warren.spark_bridge.bridge_errors import BridgeError, DamagedChunk, DataLoss, Fenced, UsageError
 
 STARTING: Final = "starting"
 RUNNING: Final = "running"

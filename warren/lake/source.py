@@ -21,8 +21,8 @@ import pyarrow as pa
 from warren.lake.marks import Place, Places, fingerprint
 from warren.lake.options import Limits
 from warren.lake.ranges import SKIP, Range, parts_of, rows_of
-from warren.spark_bridge.control import BrokerClient, Claim, Description, Session
-from warren.spark_bridge.errors import BridgeError, DataLoss, Fenced, Gone, NotFound, UsageError
+from warren.spark_bridge.bridge_errors import BridgeError, DataLoss, Fenced, Gone, NotFound, UsageError
+from warren.spark_bridge.control import BrokerClient, Claim, Description, DrainSession
 from warren.spark_bridge.limits import shares, within_bytes
 from warren.spark_bridge.lives import Divergence, Lives, Remembered, id_at
 from warren.spark_bridge.nodes import nodes_of
@@ -267,7 +267,7 @@ class DrainSource:
         self._session_name = session
         self._owner = owner
         self._skip_lost = skip_lost
-        self._session: Session | None = None
+        self._session: DrainSession | None = None
         self._claim: Claim | None = None  # the last one of this session
         self._stop: int | None = None
 
@@ -346,7 +346,7 @@ class DrainSource:
         self._client.mark(self.name, self._session_name, self._opened().epoch)
         return self._client.describe(self.name).messages
 
-    def _opened(self) -> Session:
+    def _opened(self) -> DrainSession:
         if self._session is None:
             raise Fenced(f"the drain of {self.name!r} is not open")
         return self._session

@@ -10,9 +10,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from warren.lake.errors import EngineGone
 from warren.lake.spark_engine import PieceMade, Work
-from warren.spark_bridge.errors import BridgeError
+from warren.lake.table_errors import EngineGone
+from warren.spark_bridge.bridge_errors import BridgeError
 from warren.spark_bridge.spark_session import session
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from warren.lake.options import Limits
 from warren.lake.ranges import Range, rows_of
 from warren.lake.source import Plan
 from warren.lake.table import Table, Writer, Written
+from warren.spark_bridge.bridge_errors import DamagedChunk, DataLoss, NotAllowed, NotFound, UsageError
 from warren.spark_bridge.control import BrokerClient
-from warren.spark_bridge.errors import DamagedChunk, DataLoss, NotAllowed, NotFound, UsageError
 from warren.spark_bridge.nodes import in_turn
 
 SMALLEST_BYTES: Final = 16 << 20  # less is not worth a task, and a file

@@ -30,7 +30,7 @@ from warren.lake.pushdown import PushdownDataset
 from warren.lake.ranges import Range, rows_of
 from warren.lake.sql_text import Call, Value, replaced
 from warren.lake.stream_dataset import FIRST, NEXT, StreamDataset, ranges_of
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.schema import arrow_schema
 
 if TYPE_CHECKING:

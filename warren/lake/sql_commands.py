@@ -117,7 +117,7 @@ def _opener(file: Path | None, catalog: str | None, warehouse: str | None, prope
     """Return the function that opens tables: those of a file, those of a catalogue, or any by their place."""
     from warren.lake import job as jobs
     from warren.lake.lake_dataset import maybe_delta, open_iceberg
-    from warren.spark_bridge.errors import NotFound, UsageError
+    from warren.spark_bridge.bridge_errors import NotFound, UsageError
 
     if file is not None and (catalog is not None or warehouse is not None or properties):
         raise UsageError("with --file the tables are described there, and by no other options")

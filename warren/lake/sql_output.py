@@ -32,7 +32,7 @@ from typing import IO, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.text_rows import with_four_digits
 
 TABLE: Final = "table"

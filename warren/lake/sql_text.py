@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 
 Value = str | int | bool
 

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from warren.lake.json_bodies import JsonBodies
 from warren.lake.pushdown import PushdownDataset, between, may_hold, narrowed
 from warren.lake.ranges import Range, parts_of, rows_of
+from warren.spark_bridge.bridge_errors import BridgeError
 from warren.spark_bridge.columns import Chunk
 from warren.spark_bridge.control import BrokerClient
-from warren.spark_bridge.errors import BridgeError
 from warren.spark_bridge.nodes import nodes_of
 from warren.spark_bridge.schema import COLUMN_NAMES, arrow_schema
 from warren.spark_bridge.start_offsets import offset_at

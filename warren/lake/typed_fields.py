@@ -20,7 +20,7 @@ import pyarrow as pa
 from warren.lake import kinds
 from warren.lake.body_schema import BodySchema
 from warren.lake.kinds import Unfit
-from warren.spark_bridge.errors import CorruptBody
+from warren.spark_bridge.bridge_errors import CorruptBody
 from warren.spark_bridge.typed_bodies import BodyFormat
 
 Parse = Callable[[bytes], dict[str, Any]]

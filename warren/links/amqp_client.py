@@ -24,8 +24,8 @@ from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import COMMAND_INVALID
 from warren.amqp.field_table import EMPTY_TABLE, Table
 from warren.amqp_client.channel import ClientChannel, consume_method, method_name
+from warren.amqp_client.client_errors import BrokerError, PeerClosed
 from warren.amqp_client.connection import ClientConnection, Login, State
-from warren.amqp_client.errors import BrokerError, PeerClosed
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_uri import BrokerUri
 from warren.links.client_tls import client_context, client_stream

@@ -12,7 +12,7 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import NOT_FOUND
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.numbers import count_of
-from warren.amqp_client.errors import BrokerError, PeerClosed
+from warren.amqp_client.client_errors import BrokerError, PeerClosed
 from warren.amqp_client.redaction import redact_uri
 from warren.links.amqp_client import ClientSettings, LinkConnection, LinkError, connect
 from warren.links.amqp_uri import BrokerUri, UriError, parse_uri

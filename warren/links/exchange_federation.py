@@ -33,7 +33,7 @@ from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import NOT_FOUND
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table, with_length
 from warren.amqp_client.channel import Delivery
-from warren.amqp_client.errors import BrokerError, PeerClosed
+from warren.amqp_client.client_errors import BrokerError, PeerClosed
 from warren.links import forwarding, transfer
 from warren.links.amqp_client import Channel, LinkConnection, Signal, is_unknown_exchange_type
 from warren.links.endpoints import Endpoints

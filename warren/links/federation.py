@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from warren.amqp import methods
-from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.client_errors import BrokerError
 from warren.links import forwarding
 from warren.links.amqp_client import LinkConnection, LinkError
 from warren.links.endpoints import Endpoints

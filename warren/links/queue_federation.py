@@ -18,7 +18,7 @@ import trio
 from warren.amqp.errors import NOT_FOUND
 from warren.amqp.field_table import encode_table
 from warren.amqp_client.channel import Delivery
-from warren.amqp_client.errors import PeerClosed
+from warren.amqp_client.client_errors import PeerClosed
 from warren.links import forwarding, transfer
 from warren.links.amqp_client import Channel, LinkConnection, Signal
 from warren.links.endpoints import Endpoints

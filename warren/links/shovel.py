@@ -24,7 +24,7 @@ from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.amqp.numbers import seconds_of
 from warren.amqp.properties import BasicProperties
 from warren.amqp_client.channel import Delivery
-from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.client_errors import BrokerError
 from warren.links import forwarding, transfer, validation
 from warren.links.amqp_client import Channel, LinkConnection, LinkError
 from warren.links.amqp_uri import BrokerUri, parse_uri

@@ -25,7 +25,7 @@ from typing import Final
 
 import trio
 
-from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.client_errors import BrokerError
 from warren.amqp_client.redaction import redact
 from warren.links import shovel, upstreams
 from warren.links.amqp_client import ClientSettings

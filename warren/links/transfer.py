@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import trio
 
 from warren.amqp_client.channel import Confirm, Delivery
-from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.client_errors import BrokerError
 from warren.links.amqp_client import Channel, LinkError, Signal
 
 NO_ACK: Final = "no-ack"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from warren.amqp.numbers import count_of, milliseconds_of, seconds_of
-from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.client_errors import BrokerError
 from warren.links import transfer, validation
 from warren.links.amqp_uri import BrokerUri, parse_uri
 from warren.links.endpoints import parse_uris, prefetch

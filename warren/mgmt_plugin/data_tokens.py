@@ -27,8 +27,8 @@ from typing import Final
 import msgspec
 
 from warren.mgmt_plugin.http.server import HttpError, Request
-from warren.server.errors import StartError
 from warren.server.logins.authenticator import Users
+from warren.server.start_errors import StartError
 
 TTL_MAX_S: Final = 24 * 3600
 TOKEN_BYTES_MAX: Final = 4096

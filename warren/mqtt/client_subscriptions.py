@@ -18,9 +18,9 @@ from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.channels.access import CONFIGURE, READ
 from warren.channels.consuming import cancel, consume
 from warren.channels.topology import bind_subscriber, run_topology, unbind_subscriber
-from warren.mqtt.errors import FAILURE, NO_SUBSCRIPTION, QUOTA, MqttError, reason_of
 from warren.mqtt.ledger import MqttLedger
 from warren.mqtt.packets import V3_1, V5, Wanted
+from warren.mqtt.reason_codes import FAILURE, NO_SUBSCRIPTION, QUOTA, MqttError, reason_of
 from warren.mqtt.sessions import SharedSubscription, queue_name
 from warren.mqtt.subscriber import Subscriber
 from warren.mqtt.subscriptions import arguments_of

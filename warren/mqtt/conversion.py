@@ -28,7 +28,6 @@ from warren.amqp.codec import NAME_MAX_BYTES
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.amqp.properties import PERSISTENT, BasicProperties
 from warren.channels.publish_properties import EXPIRATION_MAX_MS
-from warren.mqtt.errors import IMPLEMENTATION, MqttError
 from warren.mqtt.packets import (
     CONTENT_TYPE,
     CORRELATION,
@@ -39,6 +38,7 @@ from warren.mqtt.packets import (
     check_topic,
     fits,
 )
+from warren.mqtt.reason_codes import IMPLEMENTATION, MqttError
 from warren.mqtt.topics import is_topic, routing_key, topic_of
 
 RETAINED: Final = 1

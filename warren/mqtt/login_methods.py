@@ -24,7 +24,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from warren.mqtt.errors import BAD_LOGIN, BAD_METHOD, MqttError
+from warren.mqtt.reason_codes import BAD_LOGIN, BAD_METHOD, MqttError
 
 PLAIN: Final = "PLAIN"
 EXTERNAL: Final = "EXTERNAL"

@@ -32,7 +32,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.mqtt.errors import BAD_ALIAS, BAD_FILTER, BAD_TOPIC, BAD_VERSION, MALFORMED, PROTOCOL_ERROR, MqttError
+from warren.mqtt.reason_codes import BAD_ALIAS, BAD_FILTER, BAD_TOPIC, BAD_VERSION, MALFORMED, PROTOCOL_ERROR, MqttError
 
 CONNECT: Final = 1
 CONNACK: Final = 2

@@ -39,25 +39,6 @@ from warren.channels.login import LoginRequest, enter_vhost
 from warren.channels.peer import NO_LIMIT_S, Peer
 from warren.channels.session import Session
 from warren.channels.shared import METHOD_UNITS, PAUSED_COMMIT, PAUSED_LOGIN, PAUSED_TURN, PAUSED_WORK
-from warren.mqtt.errors import (
-    BAD_ALIAS,
-    BAD_CLIENT_ID,
-    BAD_LOGIN,
-    BAD_METHOD,
-    BAD_VERSION,
-    CONTINUE_LOGIN,
-    KEEP_ALIVE,
-    LOGIN_AGAIN,
-    NOT_AUTHORIZED,
-    PROTOCOL_ERROR,
-    QUOTA,
-    SUCCESS,
-    TAKEN_OVER,
-    TOO_LARGE,
-    MqttError,
-    reason_of,
-    return_code,
-)
 from warren.mqtt.login_methods import METHODS, EnhancedLogin
 from warren.mqtt.packets import (
     ALIAS,
@@ -105,6 +86,25 @@ from warren.mqtt.packets import (
     packet,
     suback,
     unsuback,
+)
+from warren.mqtt.reason_codes import (
+    BAD_ALIAS,
+    BAD_CLIENT_ID,
+    BAD_LOGIN,
+    BAD_METHOD,
+    BAD_VERSION,
+    CONTINUE_LOGIN,
+    KEEP_ALIVE,
+    LOGIN_AGAIN,
+    NOT_AUTHORIZED,
+    PROTOCOL_ERROR,
+    QUOTA,
+    SUCCESS,
+    TAKEN_OVER,
+    TOO_LARGE,
+    MqttError,
+    reason_of,
+    return_code,
 )
 from warren.mqtt.session import UNANSWERED_MAX, MqttSession, check_will
 from warren.mqtt.sessions import encode_will, queue_name, sessions_of

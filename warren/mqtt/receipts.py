@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.channels.confirms import Confirms, PendingConfirms
-from warren.mqtt.errors import RECEIVE_MAXIMUM, MqttError
+from warren.mqtt.reason_codes import RECEIVE_MAXIMUM, MqttError
 from warren.msgstore.log.message import Message
 from warren.queues.outcome import REFUSED
 

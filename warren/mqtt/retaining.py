@@ -7,8 +7,8 @@ from warren.amqp.properties import decode_properties
 from warren.channels.prepared_publish import PROPERTIES_AT
 from warren.channels.publish_properties import EXPIRATION_MAX_MS
 from warren.mqtt.conversion import REPLAYED, RETAIN_HEADER, headers_in, properties_of
-from warren.mqtt.errors import QUOTA, MqttError
 from warren.mqtt.packets import MESSAGE_EXPIRY, Properties
+from warren.mqtt.reason_codes import QUOTA, MqttError
 from warren.mqtt.topics import EXCHANGE, routing_key
 from warren.msgstore.log.message import Envelope, Message, build_message
 from warren.vhosts.retained import Retained, RetainedMessages

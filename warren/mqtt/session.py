@@ -36,15 +36,6 @@ from warren.channels.session import Session
 from warren.channels.topology import run_topology
 from warren.mqtt.client_subscriptions import ClientSubscriptions
 from warren.mqtt.conversion import properties_of
-from warren.mqtt.errors import (
-    FAILURE,
-    NO_SUBSCRIBERS,
-    PROTOCOL_ERROR,
-    QUOTA,
-    RECEIVE_MAXIMUM,
-    UNKNOWN_PACKET_ID,
-    MqttError,
-)
 from warren.mqtt.ledger import QOS_2_FROM, MqttLedger
 from warren.mqtt.packets import (
     PUBACK,
@@ -56,6 +47,15 @@ from warren.mqtt.packets import (
     Properties,
     Will,
     acknowledgement,
+)
+from warren.mqtt.reason_codes import (
+    FAILURE,
+    NO_SUBSCRIBERS,
+    PROTOCOL_ERROR,
+    QUOTA,
+    RECEIVE_MAXIMUM,
+    UNKNOWN_PACKET_ID,
+    MqttError,
 )
 from warren.mqtt.receipts import Receipts
 from warren.mqtt.replays import Replays

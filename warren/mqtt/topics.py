@@ -17,8 +17,8 @@ from typing import Final
 
 from warren.amqp.codec import NAME_MAX_BYTES
 from warren.exchanges.topic_exchange import WORDS_MAX
-from warren.mqtt.errors import BAD_FILTER, BAD_TOPIC, MqttError
 from warren.mqtt.packets import check_filter
+from warren.mqtt.reason_codes import BAD_FILTER, BAD_TOPIC, MqttError
 
 EXCHANGE: Final = "amq.topic"
 SHARED: Final = "$share/"

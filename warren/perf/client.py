@@ -24,8 +24,8 @@ from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.amqp_client.blocking import CHANNEL as CHANNEL
 from warren.amqp_client.blocking import HANDSHAKE, BlockingConnection, open_socket
 from warren.amqp_client.channel import consume_method
+from warren.amqp_client.client_errors import BrokerError as BrokerError
 from warren.amqp_client.connection import Login
-from warren.amqp_client.errors import BrokerError as BrokerError
 
 _SPARE_FILES: Final = 100
 _CAPABILITIES: Final = ("authentication_failure_close", "consumer_cancel_notify", "basic.nack", "publisher_confirms")

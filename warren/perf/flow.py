@@ -32,7 +32,7 @@ from typing import Final, NamedTuple, NoReturn
 from warren.amqp import methods
 from warren.amqp_client import frames
 from warren.amqp_client.blocking import CHANNEL, closed_by_peer
-from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.client_errors import BrokerError
 from warren.perf.client import PerfConnection
 from warren.perf.meter import Histogram
 

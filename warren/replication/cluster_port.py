@@ -12,8 +12,8 @@ from typing import Final
 
 import trio
 
-from warren.server.errors import listen_error
 from warren.server.setting_kinds import Endpoint
+from warren.server.start_errors import listen_error
 
 BACKLOG: Final = 0xFFFF  # clients of all followers may connect at once; the kernel takes less
 

@@ -28,7 +28,7 @@ from typing import Any, Final
 from warren.replication.handshake import INCARNATION_BYTES, Node
 from warren.server.data_dir import MESSAGES
 from warren.server.durable_file import replace_file
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 from warren.server.store_versions import explained
 
 NAME: Final = "cluster.json"

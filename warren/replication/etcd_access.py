@@ -5,9 +5,9 @@ from __future__ import annotations
 import ssl
 
 from warren.cluster.etcd import EtcdSettings
-from warren.server.errors import StartError
 from warren.server.regular_files import copied, read_regular
 from warren.server.settings import Settings
+from warren.server.start_errors import StartError
 
 PASSWORD_BYTES_MAX = 4096
 

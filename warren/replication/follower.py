@@ -39,7 +39,7 @@ import trio
 
 from warren.cluster.driver import passed_s
 from warren.cluster.events import Position, Standing
-from warren.msgstore.files.errors import StoreError, StoreFullError, StoreUnreadableError
+from warren.msgstore.files.store_errors import StoreError, StoreFullError, StoreUnreadableError
 from warren.replication import cluster_state, last_contact
 from warren.replication.cluster_state import ClusterState
 from warren.replication.cut_copies import Quarantine

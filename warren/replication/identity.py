@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from warren.replication.handshake import SECRET_BYTES_MIN
-from warren.server.errors import StartError
 from warren.server.regular_files import copied, read_regular
 from warren.server.settings import Settings
+from warren.server.start_errors import StartError
 
 SECRET_BYTES_MAX: Final = 4096
 

@@ -25,8 +25,8 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from warren.cluster.events import Position as Committed
-from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import FileSystem
+from warren.msgstore.files.store_errors import StoreError
 from warren.replication.catching_up import CatchingUp
 from warren.replication.elected_set import ElectedSet
 from warren.replication.entries import (

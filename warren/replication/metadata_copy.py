@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from warren.msgstore.files.errors import StoreFailedError
+from warren.msgstore.files.store_errors import StoreFailedError
 from warren.replication.entries import Catalogue as CatalogueEntry
 from warren.replication.entries import CatalogueCopy
 from warren.server.catalogue.catalogue import Catalogue
-from warren.server.errors import CatalogueError
+from warren.server.start_errors import CatalogueError
 from warren.vhosts.metadata import (
     MetadataChange,
     PermissionDelete,

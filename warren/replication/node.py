@@ -25,8 +25,8 @@ from typing import Any, Final
 import trio
 
 from warren import __version__
-from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import OsFileSystem
+from warren.msgstore.files.store_errors import StoreError
 from warren.replication import cluster_port, cluster_state, members
 from warren.replication.advertised import readable_at
 from warren.replication.cluster_state import ClusterState
@@ -42,7 +42,6 @@ from warren.server.application import NODE, STRAY_SIGNALS, SWITCH_INTERVAL_S, se
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.clock import SteadyClock
 from warren.server.data_dir import MESSAGES, DataDir
-from warren.server.errors import StartError
 from warren.server.logs import get_logger
 from warren.server.management import FollowerPlugin, Following, Listening, Plugin
 from warren.server.message_store import EXIT_CODE
@@ -53,6 +52,7 @@ from warren.server.service_manager import ServiceManager
 from warren.server.setting_kinds import Endpoint
 from warren.server.settings import Settings
 from warren.server.standard_streams import OUTPUT
+from warren.server.start_errors import StartError
 from warren.server.supervision import ESSENTIAL, Supervision
 
 ANSWER_S: Final = 0.1  # for the answer to a promotion by HTTP, before its port is opened again

@@ -49,7 +49,6 @@ from threading import Lock
 from typing import Final, assert_never
 
 from warren.cluster.events import Position as LogPosition
-from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreUnreadableError
 from warren.msgstore.files.fail_stop import FailStop, reason
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
 from warren.msgstore.files.recovery import ADVICE
@@ -65,6 +64,7 @@ from warren.msgstore.files.store import (
     parsed_header,
     wall_time_ms,
 )
+from warren.msgstore.files.store_errors import StoreError, StoreFailedError, StoreUnreadableError
 from warren.msgstore.log.checkpoint import HEADER_BYTES as CHECKPOINT_HEADER_BYTES
 from warren.msgstore.log.checkpoint import (
     MINOR_WITHOUT_EPOCHS,

@@ -57,7 +57,6 @@ from warren.server.data_dir import DataDir
 from warren.server.descriptors import UNLIMITED, Descriptors, raise_limit
 from warren.server.direct_clients import DirectClients
 from warren.server.engine_build import engine_is_compiled
-from warren.server.errors import StartError
 from warren.server.freed_memory import return_freed_memory
 from warren.server.held_links import HeldLinks
 from warren.server.logins.authenticator import LOOPBACK_ONLY, Authenticator, Users
@@ -79,6 +78,7 @@ from warren.server.service_manager import ServiceManager
 from warren.server.setting_kinds import Endpoint
 from warren.server.settings import DEFAULT_ORIGIN, Settings
 from warren.server.standard_streams import OUTPUT
+from warren.server.start_errors import StartError
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import CATALOGUE, LOGINS, STORE, in_thread, threads
 from warren.server.tracing.span_export import maybe_span_export

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from warren.server import standard_streams
-from warren.server.errors import StartError
 from warren.server.settings import SERVE_OPTIONS, SERVE_SWITCHES, Settings
 from warren.server.settings_reader import load_settings
+from warren.server.start_errors import StartError
 
 if TYPE_CHECKING:
     from warren.server.management import Plugin

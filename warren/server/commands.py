@@ -23,9 +23,9 @@ from warren.ctl.help_pages import finish
 from warren.server.cli import OtherCommand, run_broker
 from warren.server.command_examples import EXAMPLES, finish_all
 from warren.server.engine_build import engine_is_compiled
-from warren.server.errors import SettingsError
 from warren.server.settings import KEYS, SERVE_OPTIONS, SERVE_SWITCHES, Settings
 from warren.server.settings_reader import load_settings, shown_values
+from warren.server.start_errors import SettingsError
 from warren.server.store_commands import store_app
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from warren.server.errors import StartError
 from warren.server.links_mark import note_place
+from warren.server.start_errors import StartError
 
 LOCK_NAME: Final = "warren.lock"
 # The directory of the message store.

@@ -18,7 +18,7 @@ import resource
 from dataclasses import dataclass
 from typing import Final
 
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 
 CONNECTIONS_MIN: Final = 8
 # For HTTP, if there are enough: the most that its ports together take at a time, and requests in between.

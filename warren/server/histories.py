@@ -28,9 +28,9 @@ from typing import Final, Protocol
 from warren.msgstore.log.epoch_table import NO_LIFE
 from warren.queues.lanes import METADATA
 from warren.server.catalogue.catalogue import Position
-from warren.server.errors import StartError
 from warren.server.logs import get_logger
 from warren.server.recovered_messages import Recovered
+from warren.server.start_errors import StartError
 from warren.vhosts.metadata import MetadataChange
 
 ADVICE: Final = (

@@ -40,9 +40,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
-from warren.msgstore.files.errors import StoreUnreadableError
 from warren.msgstore.files.pins import PinnedFile
 from warren.msgstore.files.store import wall_time_ms
+from warren.msgstore.files.store_errors import StoreUnreadableError
 from warren.msgstore.log.checkpoint import CLEAN
 from warren.msgstore.log.jobs import (
     CheckpointJob,
@@ -54,10 +54,10 @@ from warren.msgstore.log.message_log import MessageLog
 from warren.server import standard_streams
 from warren.server.catalogue.writer import InThread
 from warren.server.disk_space import RETRY_S, DiskSpace
-from warren.server.errors import StartError
 from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
 from warren.server.settings import StoreSettings
+from warren.server.start_errors import StartError
 from warren.server.store_damage import StoreDamage
 from warren.server.store_reader import Mender, StoreReader
 from warren.server.store_threads import READ_RETRY_S, Gate, OpenGate, StoreFiles, StoreThreads

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from warren.msgstore.files.errors import StoreError, StoreUnreadableError
 from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.recovery import ADVICE, Recovery, log_has, recover
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG
 from warren.msgstore.files.store import Store, wall_time_ms
+from warren.msgstore.files.store_errors import StoreError, StoreUnreadableError
 from warren.msgstore.files.syncing import sync_all
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog
@@ -24,10 +24,10 @@ from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.log.records import LIFE_ID_BYTES
 from warren.msgstore.log.sealed_table import SealedTable
 from warren.server.data_dir import MESSAGES
-from warren.server.errors import StartError
 from warren.server.logs import get_logger
 from warren.server.message_store import patiently
 from warren.server.settings import Settings
+from warren.server.start_errors import StartError
 
 log = get_logger("server")
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Final
 
 from warren.server import logs
-from warren.server.errors import SettingsError
 from warren.server.network.tls import ServerTls
 from warren.server.settings import KEYS, Settings
 from warren.server.settings_reader import values_of
+from warren.server.start_errors import SettingsError
 
 LOG_LEVEL: Final = "log_level"
 TLS: Final = tuple(key for key in KEYS if key.startswith("tls."))

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from warren.server.errors import StartError
 from warren.server.logs import get_logger
 from warren.server.protocols import LISTENERS
 from warren.server.regular_files import read_regular
 from warren.server.settings import DEFAULT_ORIGIN, WITH_TLS, Settings
 from warren.server.settings_reader import value_of
+from warren.server.start_errors import StartError
 
 _CLUSTER: Final = ("cluster_listen", "follow")
 _WEB: Final = tuple(name for name, kind in LISTENERS.items() if kind.is_web)

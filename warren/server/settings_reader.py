@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from warren.server.errors import SettingsError
 from warren.server.logs import REDACTED, redact_url
 from warren.server.protocols import LISTENERS
 from warren.server.regular_files import read_regular
@@ -37,6 +36,7 @@ from warren.server.settings import (
     SettingKey,
     Settings,
 )
+from warren.server.start_errors import SettingsError
 
 _CONFIG_VARIABLE: Final = "WARREN_CONFIG"
 _FILE_SUFFIX: Final = "_FILE"

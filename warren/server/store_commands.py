@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO
 import typer
 
 from warren.ctl.progress import Progress
-from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import OsFileSystem
+from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore, problem, time_text
 from warren.server.data_dir import LOCK_NAME, MESSAGES, DataDir
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 from warren.server.store_versions import explained, maybe_read
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import Final
 
 from warren import __version__
 from warren.server.durable_file import replace_file
-from warren.server.errors import StartError
 from warren.server.logs import get_logger
+from warren.server.start_errors import StartError
 
 NAME: Final = "written-by.json"
 _BYTES_MAX: Final = 1 << 16

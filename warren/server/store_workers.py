@@ -14,8 +14,8 @@ from threading import Event, Thread
 
 import trio
 
-from warren.msgstore.files.errors import StoreError, StoreFullError, StoreUnreadableError
 from warren.msgstore.files.pins import PinError, PinnedFile
+from warren.msgstore.files.store_errors import StoreError, StoreFullError, StoreUnreadableError
 from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, SealJob, UnlinkJob
 from warren.msgstore.log.log_position import LogPosition
 

@@ -26,7 +26,7 @@ from typing import Final, NoReturn, Self
 
 import pyarrow as pa
 
-from warren.spark_bridge.errors import BrokerError, NotAllowed, Unreachable
+from warren.spark_bridge.bridge_errors import BrokerError, NotAllowed, Unreachable
 from warren.spark_bridge.frames import FRAME_BYTES_MAX, bounds_of, content_of
 
 HEARTBEAT_S: Final = 60

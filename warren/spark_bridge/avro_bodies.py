@@ -33,7 +33,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from warren.spark_bridge.errors import CorruptBody, UsageError
+from warren.spark_bridge.bridge_errors import CorruptBody, UsageError
 from warren.spark_bridge.schema_registry import RegistryClient, taken_apart
 
 COLUMNS_MAX: Final = 5000

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.options import CONNECTION_OPTIONS, Given, check_names, connection_of
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warren.spark_bridge import properties
-from warren.spark_bridge.errors import DamagedChunk
+from warren.spark_bridge.bridge_errors import DamagedChunk
 from warren.spark_bridge.schema import MAP, PROPERTY_COLUMNS, TIMESTAMP_TYPE, arrow_type
 
 __all__ = ["BATCH_BYTES", "BATCH_ROWS", "HEAD_BYTES", "Chunk", "Context", "DamagedChunk", "read_chunks"]

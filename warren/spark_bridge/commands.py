@@ -61,7 +61,7 @@ class ExitCode(IntEnum):
     UNREAD = 141  # the reader of the output has closed the pipe, as `head` does: the code of SIGPIPE
 
 
-class Connection(NamedTuple):
+class BrokerLogin(NamedTuple):
     """The address of the broker and the user."""
 
     url: str
@@ -73,7 +73,7 @@ class Connection(NamedTuple):
     timeout_s: float
 
 
-Connect = Callable[[Mapping[str, Any]], Connection]
+Connect = Callable[[Mapping[str, Any]], BrokerLogin]
 
 _PANEL: Final = "Connection"
 Url = Annotated[str | None, typer.Option("--url", "-u", metavar="URL", rich_help_panel=_PANEL, help="Of the API")]
@@ -159,7 +159,7 @@ def _ended_badly(name: str, error: Exception, install: str) -> int:
     if isinstance(error, ModuleNotFoundError):
         missing = str(error.name).partition(".")[0]
         return _fail(name, f"{missing} is not installed: {install}", ExitCode.USAGE)
-    from warren.spark_bridge.errors import BridgeError, DamagedChunk, DataLoss, Unreachable, UsageError
+    from warren.spark_bridge.bridge_errors import BridgeError, DamagedChunk, DataLoss, Unreachable, UsageError
 
     if isinstance(error, UsageError):
         return _fail(name, str(error), ExitCode.USAGE)
@@ -188,14 +188,14 @@ class _Run:
     connect: Connect
     as_json = False
 
-    def connection(self, flags: Mapping[str, Any]) -> Connection:
+    def connection(self, flags: Mapping[str, Any]) -> BrokerLogin:
         """Return what the options, the environment and the profiles say."""
         return self.connect({key: value for key, value in flags.items() if value is not None and value is not False})
 
     def client(self, flags: Mapping[str, Any]) -> BrokerClient:
         """Return the client that they stand for."""
+        from warren.spark_bridge.bridge_errors import UsageError
         from warren.spark_bridge.control import BrokerClient
-        from warren.spark_bridge.errors import UsageError
 
         found = self.connection(flags)
         try:
@@ -363,7 +363,7 @@ def _export(
     flags |= {"profile": profile, "config": config, "cacert": cacert, "timeout": timeout}
     _run.as_json = as_json
     most = size_of(max_file_size)
-    from warren.spark_bridge.errors import UsageError
+    from warren.spark_bridge.bridge_errors import UsageError
     from warren.spark_bridge.export import Export, ExportOptions
 
     options = ExportOptions(
@@ -424,7 +424,7 @@ def _spark_export(
     client: BrokerClient,
     options: ExportOptions,
     progress: _Progress,
-    found: Connection,
+    found: BrokerLogin,
     master: str | None,
     sql: str | None,
 ) -> Export:
@@ -494,7 +494,7 @@ def _import(
     flags |= {"password_file": password_file, "profile": profile, "config": config, "cacert": cacert}
     flags |= {"timeout": timeout, "insecure": insecure}
     _run.as_json = as_json
-    from warren.spark_bridge.errors import UsageError
+    from warren.spark_bridge.bridge_errors import UsageError
     from warren.spark_bridge.import_files import Import, ImportOptions
 
     if unroutable not in ("fail", "drop"):

@@ -21,8 +21,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import pyarrow as pa
 
-from warren.spark_bridge.columns import Chunk, let_go, read_chunks
-from warren.spark_bridge.errors import (
+from warren.spark_bridge.bridge_errors import (
     Ahead,
     AnotherQueue,
     BridgeError,
@@ -39,11 +38,12 @@ from warren.spark_bridge.errors import (
     Refused,
     Unreachable,
 )
+from warren.spark_bridge.columns import Chunk, let_go, read_chunks
 from warren.spark_bridge.lives import Lives, id_at
 
 __all__ = ["Ahead", "AnotherQueue", "BridgeError", "BrokerClient", "BrokerError", "Claim", "Committed", "DamagedChunk"]
 __all__ += ["DataLoss", "Description", "Diverged", "Failed", "Fenced", "Gone", "NoDrain", "NoSnapshot", "NotAllowed"]
-__all__ += ["NotFound", "Plan", "Refused", "Session", "Snapshot", "Unreachable"]
+__all__ += ["DrainSession", "NotFound", "RangeCuts", "Refused", "Snapshot", "Unreachable"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:15672"
 NO_DATA_LISTENER: Final = "no_data_listener"
@@ -89,7 +89,7 @@ class Description(NamedTuple):
         return id_at(self.id, None if self.lives is None else self.lives.at(offset))
 
 
-class Plan(NamedTuple):
+class RangeCuts(NamedTuple):
     """Where a range of offsets can be cut: piece n is [bounds[n], bounds[n + 1]) and has about bytes[n] bytes.
 
     Messages before `sealed` can also be read from `nodes`.
@@ -146,7 +146,7 @@ class Snapshot(NamedTuple):
     failure: str | None = None
 
 
-class Session(NamedTuple):
+class DrainSession(NamedTuple):
     """An open drain: claimed and not acked are the offsets [first, end) of the queue `queue`.
 
     `lives`: which lives of the broker have claimed which offsets; None: the broker does not say. `acked`: up to where
@@ -342,7 +342,7 @@ class BrokerClient:
         max_bytes: int | None = None,
         piece_bytes: int = PIECE_BYTES,
         snapshot: str | None = None,
-    ) -> Plan:
+    ) -> RangeCuts:
         """Return where [first, end) of `queue` can be cut into pieces of about `piece_bytes`.
 
         With `max_rows` or `max_bytes` the plan may end before `end`, after one row at least.
@@ -353,7 +353,7 @@ class BrokerClient:
             body["snapshot"] = snapshot
         found = self._object("POST", ("warren", "data", self.vhost, queue, "plan"), body)
         return self._made(
-            lambda: Plan(
+            lambda: RangeCuts(
                 id=str(found["id"]),
                 first=int(found["first"]),
                 end=int(found["end"]),
@@ -569,7 +569,7 @@ class BrokerClient:
 
     # --- drains --------------------------------------------------------------------------------------------------
 
-    def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> Session:
+    def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> DrainSession:
         """Open the session `name` of `queue`, or take it over; its previous owner is `Fenced` from now on.
 
         `lease_s`: its claims go back if the session makes no call for that long; None: never.
@@ -577,7 +577,7 @@ class BrokerClient:
         body: Object = {"owner": owner, "lease_s": lease_s}
         found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "open"), body)
         return self._made(
-            lambda: Session(
+            lambda: DrainSession(
                 epoch=int(found["epoch"]),
                 queue=str(found["queue"]),
                 id=str(found["id"]),

@@ -36,8 +36,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from warren.spark_bridge.control import BrokerClient, Session
-from warren.spark_bridge.errors import AnotherQueue, DataLoss, Diverged, Gone, NotFound
+from warren.spark_bridge.bridge_errors import AnotherQueue, DataLoss, Diverged, Gone, NotFound
+from warren.spark_bridge.control import BrokerClient, DrainSession
 from warren.spark_bridge.heartbeat import Heartbeat
 from warren.spark_bridge.lives import Remembered, id_at
 from warren.spark_bridge.offsets import CLAIMS, Position, begin, document, is_sentinel, positions_of, sentinel
@@ -73,7 +73,7 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.name = options.consumer_name
         self._pace = Pace(clock, sleep)
         self._client: BrokerClient | None = None
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, DrainSession] = {}
         self._heartbeat: Heartbeat | None = None
         self._is_available_now = False
         self._marks: dict[str, int] = {}
@@ -186,7 +186,7 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- sessions --------------------------------------------------------------------------------------------------
 
-    def _session(self, queue: str) -> Session:
+    def _session(self, queue: str) -> DrainSession:
         """Return the session of a queue; the first time it is opened, or taken over."""
         found = self._sessions.get(queue)
         if found is None:

@@ -30,9 +30,17 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from warren.spark_bridge import conditions, manifest, nodes
+from warren.spark_bridge.bridge_errors import (
+    AnotherQueue,
+    BridgeError,
+    DataLoss,
+    Diverged,
+    Gone,
+    NoSnapshot,
+    UsageError,
+)
 from warren.spark_bridge.columns import Context, to_record_batches
 from warren.spark_bridge.control import BrokerClient, Description
-from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Diverged, Gone, NoSnapshot, UsageError
 from warren.spark_bridge.export_targets import DeltaTarget, FileTarget, Target
 from warren.spark_bridge.lives import Lives, Remembered, id_at
 from warren.spark_bridge.manifest import Manifest

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warren.spark_bridge.errors import BridgeError, UsageError
+from warren.spark_bridge.bridge_errors import BridgeError, UsageError
 from warren.spark_bridge.manifest import FileEntry, Manifest
 from warren.spark_bridge.places import Directory, Note, Place
 from warren.spark_bridge.table_files import TableFile, count_rows, crc_of, delta_errors, ending

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warren.spark_bridge.errors import DamagedProperties
+from warren.spark_bridge.bridge_errors import DamagedProperties
 from warren.spark_bridge.gather import be_numbers, runs, slices
 from warren.spark_bridge.header_table import (
     NUMBERS,

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from warren.spark_bridge.bridge_errors import BridgeError, Fenced, NoDrain
 from warren.spark_bridge.control import BrokerClient
-from warren.spark_bridge.errors import BridgeError, Fenced, NoDrain
 from warren.spark_bridge.worker_output import say
 
 SIGNS_PER_LEASE: Final = 3

@@ -18,8 +18,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.claims import Claims
-from warren.spark_bridge.errors import UsageError
 from warren.spark_bridge.offsets import STREAMS, positions_of
 from warren.spark_bridge.source import FORMAT, PushingDataSource, WarrenDataSource
 from warren.spark_bridge.typed_bodies import (

@@ -29,8 +29,8 @@ import numpy as np
 import pyarrow as pa
 
 from warren.spark_bridge import manifest
+from warren.spark_bridge.bridge_errors import BridgeError, Refused, UsageError
 from warren.spark_bridge.control import BrokerClient, Committed
-from warren.spark_bridge.errors import BridgeError, Refused, UsageError
 from warren.spark_bridge.frames import PART_BYTES_MOST, bounds_of, content_of, encode_publishes, too_large
 from warren.spark_bridge.places import OWN, Directory, Note, note_at, place_of
 from warren.spark_bridge.properties import encode_properties

@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from warren.spark_bridge.bridge_errors import DamagedChunk, NotFound, Refused
 from warren.spark_bridge.columns import Chunk, let_go, read_chunks
 from warren.spark_bridge.control import BrokerClient, SealedChunk, SealedFiles
-from warren.spark_bridge.errors import DamagedChunk, NotFound, Refused
 from warren.spark_bridge.options import AUTO
 
 READ_BYTES: Final = 8 << 20

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position, document, positions_of
 from warren.spark_bridge.places import Note, Place
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from warren.spark_bridge.bridge_errors import BridgeError, Unreachable
 from warren.spark_bridge.columns import Chunk
 from warren.spark_bridge.control import BrokerClient, Description
-from warren.spark_bridge.errors import BridgeError, Unreachable
 
 REST_S: Final = 30.0
 _resting: dict[str, float] = {}  # URLs of nodes that could not be reached, and until when

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from warren.spark_bridge.errors import BridgeError
+from warren.spark_bridge.bridge_errors import BridgeError
 
 VERSION: Final = 1
 STREAMS: Final = "p"

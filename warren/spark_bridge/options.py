@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from warren.spark_bridge.bridge_errors import BridgeError
 from warren.spark_bridge.control import BrokerClient
-from warren.spark_bridge.errors import BridgeError
 from warren.spark_bridge.option_hints import NO_TABLES, maybe_hint
 from warren.spark_bridge.schema import (
     BINARY,
@@ -192,7 +192,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Connection:
+class BrokerAddress:
     """The broker's address and the login. `password` None: it is in `password_file`, or is the default one."""
 
     url: str
@@ -210,7 +210,7 @@ class Connection:
     backoff_s: float = 0.2
     token: str | None = field(default=None, repr=False)  # of the listener of data alone, instead of user and password
 
-    def with_password(self) -> Connection:
+    def with_password(self) -> BrokerAddress:
         """Return the same with the password out of its file, which is only where the driver runs.
 
         Raises:
@@ -248,7 +248,7 @@ class Connection:
 class ReadOptions:
     """All options of a reader. `mode` None: as it suits the type of each queue."""
 
-    connection: Connection
+    connection: BrokerAddress
     queues: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: Mapping[str, tuple[int, ...]] | None = None  # partitions of super streams
@@ -281,7 +281,7 @@ class ReadOptions:
     pushdown: bool | None = None
 
     def with_password(self) -> ReadOptions:
-        """Return the same with the password out of its file; see `Connection.with_password`."""
+        """Return the same with the password out of its file; see `BrokerAddress.with_password`."""
         return replace(self, connection=self.connection.with_password())
 
     def for_tasks(self) -> ReadOptions:
@@ -369,7 +369,7 @@ def read_options(
     return made
 
 
-def connection_of(options: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Connection:
+def connection_of(options: Mapping[str, str], environment: Mapping[str, str] | None = None) -> BrokerAddress:
     """Return the place of the broker, from `options` and, where they say nothing, AMQP_URI and WARREN_MANAGEMENT_URL.
 
     Raises:
@@ -405,7 +405,7 @@ def connection_of(options: Mapping[str, str], environment: Mapping[str, str] | N
         raise OptionError("option passwordFile: there is a password as well")
     if password is None and password_file is None:
         password = unquote(parts.password) if parts.password is not None else "guest"
-    made = Connection(
+    made = BrokerAddress(
         url=url,
         vhost=given.text("vhost") or (unquote(path[1:]) if len(path) > 1 else "/"),
         username=given.text("username") or unquote(parts.username or "guest"),

@@ -21,9 +21,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from warren.spark_bridge import nodes
+from warren.spark_bridge.bridge_errors import DataLoss, Gone, NotFound
 from warren.spark_bridge.columns import Chunk, Context, to_record_batches
-from warren.spark_bridge.control import BrokerClient, DataToken, Plan
-from warren.spark_bridge.errors import DataLoss, Gone, NotFound
+from warren.spark_bridge.control import BrokerClient, DataToken, RangeCuts
 from warren.spark_bridge.filters import Filters
 from warren.spark_bridge.local_files import read_chunks_here
 from warren.spark_bridge.nodes import in_turn
@@ -143,7 +143,7 @@ def maybe_left_of(client: BrokerClient, wanted: Range) -> Range | None:
     return left if left.first < left.end else None
 
 
-def _cuts(client: BrokerClient, wanted: Range, piece_bytes: int) -> Plan:
+def _cuts(client: BrokerClient, wanted: Range, piece_bytes: int) -> RangeCuts:
     """Return where the broker cuts a range."""
     plan = client.plan(
         wanted.name, wanted.first, wanted.end, wanted.id, piece_bytes=piece_bytes, snapshot=wanted.snapshot

@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from warren.spark_bridge.errors import BridgeError, UsageError
+from warren.spark_bridge.bridge_errors import BridgeError, UsageError
 
 OWN: Final = "_manifest/"
 TEMPORARY: Final = "_tmp"

@@ -29,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warren.spark_bridge.errors import DamagedProperties
+from warren.spark_bridge.bridge_errors import DamagedProperties
 from warren.spark_bridge.gather import be_numbers, slices
 from warren.spark_bridge.header_columns import decode_tables
 from warren.spark_bridge.header_encoding import encode_tables, lengths

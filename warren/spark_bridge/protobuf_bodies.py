@@ -33,7 +33,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from warren.spark_bridge.avro_bodies import COLUMNS_MAX, WRITERS_MAX
-from warren.spark_bridge.errors import CorruptBody, UsageError
+from warren.spark_bridge.bridge_errors import CorruptBody, UsageError
 from warren.spark_bridge.schema_registry import RegistryClient, Schema, taken_apart
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

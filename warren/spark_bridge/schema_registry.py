@@ -25,7 +25,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from warren.spark_bridge.errors import BrokerError, CorruptBody, NotAllowed, NotFound, Unreachable, UsageError
+from warren.spark_bridge.bridge_errors import BrokerError, CorruptBody, NotAllowed, NotFound, Unreachable, UsageError
 
 ANSWER_BYTES_MAX: Final = 4 << 20
 REFERENCES_MAX: Final = 200

@@ -21,8 +21,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from warren.spark_bridge.bridge_errors import DataLoss, UsageError
 from warren.spark_bridge.control import BrokerClient, Description
-from warren.spark_bridge.errors import DataLoss, UsageError
 from warren.spark_bridge.export import DATE, DRAIN, SNAPSHOT, Export, ExportOptions, Watcher
 from warren.spark_bridge.export_targets import NULL_VALUE, FileTarget, Target
 from warren.spark_bridge.manifest import FileEntry, Manifest

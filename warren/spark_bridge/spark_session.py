@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from warren.spark_bridge.errors import BridgeError
+from warren.spark_bridge.bridge_errors import BridgeError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

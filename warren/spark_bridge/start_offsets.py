@@ -13,8 +13,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.control import BrokerClient, Description
-from warren.spark_bridge.errors import UsageError
 
 _WORDS: Final = {"earliest": "first", "first": "first", "latest": "next", "next": "next", "last": "last"}
 

@@ -32,8 +32,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from warren.spark_bridge.bridge_errors import AnotherQueue, BridgeError, DataLoss, Diverged, Gone, NotFound
 from warren.spark_bridge.control import BrokerClient
-from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Diverged, Gone, NotFound
 from warren.spark_bridge.limits import shares, within_bytes
 from warren.spark_bridge.lives import Lives, Remembered, id_at
 from warren.spark_bridge.offsets import Position, begin, document, is_sentinel, positions_of, sentinel

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from warren.spark_bridge.errors import BridgeError, UsageError
+from warren.spark_bridge.bridge_errors import BridgeError, UsageError
 from warren.spark_bridge.places import first_line
 from warren.spark_bridge.text_rows import csv_rows, json_lines
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from warren.spark_bridge.errors import BridgeError, UsageError
+from warren.spark_bridge.bridge_errors import BridgeError, UsageError
 from warren.spark_bridge.schema import MAP, PROPERTY_COLUMNS, TIMESTAMP_TYPE, TYPED, arrow_type
 from warren.spark_bridge.table_files import ARROW, CSV, DELTA, JSON, PARQUET, delta_errors
 from warren.spark_bridge.text_rows import BODY_BASE64

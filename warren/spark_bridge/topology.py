@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from warren.spark_bridge.bridge_errors import DataLoss, NotFound
 from warren.spark_bridge.control import BrokerClient, Description
-from warren.spark_bridge.errors import DataLoss, NotFound
 from warren.spark_bridge.options import LOG, OptionError, Place, ReadOptions
 
 STREAM = "stream"

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from warren.spark_bridge.errors import CorruptBody, UsageError
+from warren.spark_bridge.bridge_errors import CorruptBody, UsageError
 from warren.spark_bridge.schema_registry import SchemaRegistry
 
 READERS_MAX: Final = 16

@@ -30,7 +30,7 @@ from urllib.parse import unquote, urlsplit
 from warren.spark_bridge.options import (
     CONNECTION_OPTIONS,
     DEFAULT_URI,
-    Connection,
+    BrokerAddress,
     Given,
     OptionError,
     check_names,
@@ -68,7 +68,7 @@ AMQPS_PORT: Final = 5671
 class WriteOptions:
     """All that a writer wants to know. `exchange` and `routing_key` None: the column says it."""
 
-    connection: Connection
+    connection: BrokerAddress
     exchange: str | None = None
     routing_key: str | None = None
     delivery: str = STAGED
@@ -86,7 +86,7 @@ class WriteOptions:
     amqp_tls: bool = False
 
     def with_password(self) -> WriteOptions:
-        """Return the same with the password out of its file; see `Connection.with_password`."""
+        """Return the same with the password out of its file; see `BrokerAddress.with_password`."""
         return replace(self, connection=self.connection.with_password())
 
 

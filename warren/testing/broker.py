@@ -38,8 +38,8 @@ from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.field_table import Table, encode_table
 from warren.channels.broker import Broker as Engine
 from warren.channels.peer import Peer
-from warren.server.errors import StartError
 from warren.server.setting_kinds import Endpoint
+from warren.server.start_errors import StartError
 from warren.testing.assertions import POLL_S, Assertions, AsyncAssertions, PublishedFilter
 from warren.testing.disk import Disk
 from warren.testing.life import JOIN_S, BrokerDown, Kept, Life

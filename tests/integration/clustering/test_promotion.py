@@ -11,8 +11,8 @@ import pytest
 from broker_process import wait_until
 
 from warren.server.links_mark import hold, maybe_mark
+from warren.spark_bridge.bridge_errors import NotFound
 from warren.spark_bridge.control import BrokerClient
-from warren.spark_bridge.errors import NotFound
 from warren.spark_bridge.frames import encode_publishes
 from warren.spark_bridge.properties import encode_properties
 

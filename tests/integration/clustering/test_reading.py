@@ -14,8 +14,8 @@ from integration.management.client import EVERYTHING, Api
 from warren import lake
 from warren.spark_bridge import local_files
 from warren.spark_bridge import nodes as reading_nodes
-from warren.spark_bridge.control import BrokerClient, Plan
-from warren.spark_bridge.errors import AnotherQueue, BrokerError
+from warren.spark_bridge.bridge_errors import AnotherQueue, BrokerError
+from warren.spark_bridge.control import BrokerClient, RangeCuts
 from warren.spark_bridge.frames import encode_publishes
 from warren.spark_bridge.options import read_options
 from warren.spark_bridge.pieces import Piece, Range, cut, read
@@ -69,7 +69,7 @@ def fill(leader: Node, query: str = "fill") -> None:
             client.commit_stages(query, first // 10_000, [f"s{first}"])
 
 
-def plan_of(node: Node) -> Plan:
+def plan_of(node: Node) -> RangeCuts:
     with client_of(node) as client:
         found = client.describe(STREAM)
         return client.plan(STREAM, found.first, found.end, found.id)

@@ -20,14 +20,14 @@ from unit.spark_bridge.export_broker import ExportBroker
 
 from warren.lake import commands
 from warren.lake.commands import follower_of
-from warren.lake.errors import Conflict, Overtaken
 from warren.lake.job import Job
 from warren.lake.lake_dataset import maybe_delta, open_iceberg
 from warren.lake.object_stores import catalog_properties, delta_storage
 from warren.lake.options import TableOptions
 from warren.lake.spark_engine import PieceMade, Work
+from warren.lake.table_errors import Conflict, Overtaken
 from warren.spark_bridge import commands as bridge
-from warren.spark_bridge.commands import Connection
+from warren.spark_bridge.commands import BrokerLogin
 
 pytest.importorskip("pyiceberg_core")
 pytest.importorskip("deltalake")
@@ -67,7 +67,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> ExportBroker:
     return made
 
 
-def connect(flags: Mapping[str, Any]) -> Connection:
+def connect(flags: Mapping[str, Any]) -> BrokerLogin:
     raise AssertionError("the test has a broker")
 
 

@@ -15,8 +15,8 @@ import pytest
 from broker_process import WarrenProcess
 
 from integration.certificates import Authority
+from warren.spark_bridge.bridge_errors import BrokerError, NotAllowed
 from warren.spark_bridge.control import BrokerClient, DataToken
-from warren.spark_bridge.errors import BrokerError, NotAllowed
 from warren.spark_bridge.options import ReadOptions, read_options
 from warren.spark_bridge.pieces import Range, client_of_task, cut
 

@@ -11,7 +11,7 @@ import pytest
 from broker_process import WarrenProcess
 
 from warren.spark_bridge.amqp_publisher import Publisher, Unconfirmed
-from warren.spark_bridge.errors import BrokerError, NotAllowed, Unreachable
+from warren.spark_bridge.bridge_errors import BrokerError, NotAllowed, Unreachable
 from warren.spark_bridge.frames import encode_publishes
 from warren.spark_bridge.properties import encode_properties
 

@@ -10,7 +10,7 @@ from engine_harness import Harness, publish_frames
 
 from warren.amqp.field_table import encode_table
 from warren.amqp10.attaching import FILTERS_MAX
-from warren.amqp10.errors import LinkError
+from warren.amqp10.error_conditions import LinkError
 from warren.amqp10.filters import FIELDS_MAX, KEPT_BYTES, Expressions, Reference, kind_of
 from warren.amqp10.message_view import DEFAULT_PRIORITY, PROPERTY_NAMES, MessageView
 from warren.amqp10.performatives import ACCEPTED, AMQP_HEADER

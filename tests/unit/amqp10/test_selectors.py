@@ -9,7 +9,7 @@ import pytest
 
 from warren.amqp.field_table import Table, encode_table
 from warren.amqp.properties import BasicProperties
-from warren.amqp10.errors import LinkError
+from warren.amqp10.error_conditions import LinkError
 from warren.amqp10.like_pattern import PART_MAX
 from warren.amqp10.message_view import STEPS_MAX, MessageView
 from warren.amqp10.selectors import (

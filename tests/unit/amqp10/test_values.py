@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.amqp10.errors import Amqp10Error
+from warren.amqp10.error_conditions import Amqp10Error
 from warren.amqp10.values import (
     DEPTH_MAX,
     ENTRIES_MAX,

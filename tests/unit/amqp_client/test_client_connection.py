@@ -15,8 +15,8 @@ from warren.amqp.codec import decode_method, frame, method_frame
 from warren.amqp.field_table import ENTRIES_MAX, encode_table
 from warren.amqp.properties import BasicProperties
 from warren.amqp_client.channel import ClientChannel, Confirm, Returned
+from warren.amqp_client.client_errors import BrokerError, PeerClosed
 from warren.amqp_client.connection import ANSWERS_MAX, FRAME_MAX_BYTES, ClientConnection, Login, State
-from warren.amqp_client.errors import BrokerError, PeerClosed
 from warren.amqp_client.frames import NO_PROPERTIES
 
 MESSAGE_MAX_BYTES = 100_000

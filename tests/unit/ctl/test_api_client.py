@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from warren.ctl.client import Client, Target, last_segment
-from warren.ctl.errors import CtlError, ExitCode
+from warren.ctl.exit_codes import CtlError, ExitCode
 
 from .fake_api import FakeApi
 

@@ -9,7 +9,7 @@ import pytest
 
 from warren.backup.directory import FILES
 from warren.ctl.backup import CRC_HEADER, Pace, _bytes_per_s
-from warren.ctl.errors import CtlError
+from warren.ctl.exit_codes import CtlError
 
 from .conftest import Ctl
 from .fake_api import FakeApi, Reply

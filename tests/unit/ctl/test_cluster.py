@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from warren.ctl.errors import ExitCode
+from warren.ctl.exit_codes import ExitCode
 
 from .conftest import Ctl
 from .fake_api import FakeApi

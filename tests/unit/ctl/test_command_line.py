@@ -15,8 +15,8 @@ import typer.core
 import typer.main
 
 from warren.ctl.command_table import GROUPS, ctl_app
-from warren.ctl.errors import ExitCode
 from warren.ctl.examples import EXAMPLES, examples_of
+from warren.ctl.exit_codes import ExitCode
 from warren.ctl.quick_parameters import make_quick
 
 from .conftest import Ctl

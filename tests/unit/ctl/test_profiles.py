@@ -12,7 +12,7 @@ import pytest
 
 from warren.ctl import config
 from warren.ctl.client import Target
-from warren.ctl.errors import CtlError, ExitCode
+from warren.ctl.exit_codes import CtlError, ExitCode
 
 PROFILES = """
 default = "home"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from warren.lake.errors import Conflict, NotOurs
 from warren.lake.kinds import ARROW
 from warren.lake.marks import Marks
 from warren.lake.table import Change, Kept, Written, changed
+from warren.lake.table_errors import Conflict, NotOurs
 
 
 @dataclass

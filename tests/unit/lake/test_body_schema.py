@@ -10,7 +10,7 @@ import pytest
 
 from warren.lake import kinds
 from warren.lake.body_schema import read_schema, schema_of
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 
 
 def test_types_and_formats_are_kinds_of_columns() -> None:

@@ -11,14 +11,14 @@ import pytest
 
 from warren.lake import commands
 from warren.lake.table import Table
-from warren.spark_bridge.commands import Connection, ExitCode
+from warren.spark_bridge.commands import BrokerLogin, ExitCode
 
 from .conftest import Delta, Iceberg
 from .test_doubled import OPTIONS
 from .test_tables import KEYS, SCHEMA, marks, offsets, rows
 
 
-def connect(flags: Mapping[str, Any]) -> Connection:
+def connect(flags: Mapping[str, Any]) -> BrokerLogin:
     raise AssertionError("no broker is asked")
 
 

@@ -13,7 +13,7 @@ import pytest
 from unit.spark_bridge.export_broker import ExportBroker
 from warren.lake import commands
 from warren.spark_bridge import commands as bridge
-from warren.spark_bridge.commands import Connection, ExitCode
+from warren.spark_bridge.commands import BrokerLogin, ExitCode
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> ExportBroker:
     return made
 
 
-def connect(flags: Mapping[str, Any]) -> Connection:
+def connect(flags: Mapping[str, Any]) -> BrokerLogin:
     raise AssertionError("the test has a broker")
 
 

@@ -14,8 +14,8 @@ from warren.lake import decoder, kinds
 from warren.lake.body_schema import BodySchema, schema_of
 from warren.lake.decoder import Decoded, FieldDecoder, MessageDecoder, column_of
 from warren.lake.table import Change
+from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.columns import Context, read_chunks, to_record_batches
-from warren.spark_bridge.errors import UsageError
 
 
 def messages(schema: pa.Schema, *bodies: bytes) -> list[pa.RecordBatch]:

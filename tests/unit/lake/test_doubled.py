@@ -11,9 +11,9 @@ import pytest
 
 from warren.lake.delta_log import Commit, commit_of, suspects
 from warren.lake.doubled import Part, Span, Spans, look, runs_of, take_out
-from warren.lake.errors import Conflict
 from warren.lake.options import NO_PARTITIONS, TableOptions
 from warren.lake.table import Table
+from warren.lake.table_errors import Conflict
 
 from .conftest import Delta, OpenOnDisk, OpenTable
 from .test_tables import DAY_US, KEYS, SCHEMA, marks, offsets, rows

@@ -11,11 +11,11 @@ import pytest
 from unit.spark_bridge.broker_in_memory import MemoryBroker
 from unit.spark_bridge.export_broker import ExportBroker
 from warren.lake.decoder import FieldDecoder, MessageDecoder
-from warren.lake.errors import NotOurs, Overtaken
 from warren.lake.follower import Follower
 from warren.lake.options import Limits
 from warren.lake.source import DrainSource, StreamSource
-from warren.spark_bridge.errors import AnotherQueue, DataLoss, Fenced, UsageError
+from warren.lake.table_errors import NotOurs, Overtaken
+from warren.spark_bridge.bridge_errors import AnotherQueue, DataLoss, Fenced, UsageError
 
 from .memory_table import MemoryTable, MemoryTables
 

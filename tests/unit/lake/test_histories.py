@@ -10,7 +10,7 @@ from unit.spark_bridge.broker_in_memory import MemoryBroker, MemoryQueue
 from warren.lake.marks import Place, marks_of, places_of
 from warren.lake.options import Limits
 from warren.lake.source import DrainSource, Plan, StreamSource
-from warren.spark_bridge.errors import DataLoss
+from warren.spark_bridge.bridge_errors import DataLoss
 
 OURS, THEIRS = "a" * 32, "b" * 32
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from warren.lake.job import Job, bytes_of, catalog_of, job_of, jobs_of, seconds_of
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 
 FILE = """
 interval = "30s"

@@ -10,7 +10,7 @@ import pytest
 from warren.lake.job import job_of
 from warren.lake.parameter import SCHEMA_MAX, check_links, job_of_parameter
 from warren.lake.places import Places, places_of
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 
 PLACES = places_of("/srv/lake, s3://lake/warren,catalog:main,https://catalog.example.org,postgresql+psycopg://lake@db/")
 TABLE = {"stream": "orders", "to": "/srv/lake/shop.orders"}

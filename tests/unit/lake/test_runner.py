@@ -9,14 +9,14 @@ from urllib.request import urlopen
 
 import pytest
 
-from warren.lake.errors import Conflict, Overtaken
 from warren.lake.follower import Follower, Step
 from warren.lake.job import Job
 from warren.lake.metrics import Meter, Meters, serve
 from warren.lake.options import TableOptions
 from warren.lake.runner import TRIES_ONCE, Runner
 from warren.lake.table import Kept
-from warren.spark_bridge.errors import DataLoss, Unreachable, UsageError
+from warren.lake.table_errors import Conflict, Overtaken
+from warren.spark_bridge.bridge_errors import DataLoss, Unreachable, UsageError
 
 
 class Stop(threading.Event):

@@ -23,11 +23,11 @@ from unit.spark_bridge.export_broker import ExportBroker
 from warren.lake import delta_files, delta_table, iceberg_table
 from warren.lake.decoder import MessageDecoder
 from warren.lake.doubled import look
-from warren.lake.errors import Conflict, Overtaken
 from warren.lake.follower import Follower
 from warren.lake.options import NO_PARTITIONS, Limits, TableOptions
 from warren.lake.source import StreamSource
 from warren.lake.table import Table
+from warren.lake.table_errors import Conflict, Overtaken
 
 from .conftest import Delta, Iceberg
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from warren.lake.errors import Overtaken
 from warren.lake.metrics import Meter
 from warren.lake.places import Places
 from warren.lake.served import Service
-from warren.spark_bridge.errors import NotFound, UsageError
+from warren.lake.table_errors import Overtaken
+from warren.spark_bridge.bridge_errors import NotFound, UsageError
 
 Follow = Callable[[Mapping[str, Any], Places, Meter, threading.Event], None]
 

@@ -11,13 +11,13 @@ import pytest
 from unit.spark_bridge.export_broker import ExportBroker
 from warren.lake import spark_engine
 from warren.lake.decoder import Decoder, FieldDecoder, MessageDecoder
-from warren.lake.errors import Overtaken
 from warren.lake.follower import Follower
 from warren.lake.options import Limits
 from warren.lake.source import StreamSource
 from warren.lake.spark_engine import SparkEngine, joined
+from warren.lake.table_errors import Overtaken
+from warren.spark_bridge.bridge_errors import DataLoss, UsageError
 from warren.spark_bridge.control import BrokerClient, DataToken
-from warren.spark_bridge.errors import DataLoss, UsageError
 
 from .cluster_here import ClusterHere
 from .conftest import OpenTable

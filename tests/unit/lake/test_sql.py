@@ -22,7 +22,7 @@ from unit.spark_bridge.export_broker import ExportBroker
 from warren.lake import commands, sql_commands
 from warren.lake.sql import Query
 from warren.spark_bridge import commands as bridge
-from warren.spark_bridge.commands import Connection, ExitCode
+from warren.spark_bridge.commands import BrokerLogin, ExitCode
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -36,7 +36,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> ExportBroker:
     return made
 
 
-def connect(flags: Mapping[str, Any]) -> Connection:
+def connect(flags: Mapping[str, Any]) -> BrokerLogin:
     raise AssertionError("the test has a broker")
 
 
@@ -182,8 +182,8 @@ def test_who_reads_may_go_and_may_not_know_all_characters(form: str) -> None:
     program = """
 import sys
 from warren.lake.sql_commands import main
-from warren.spark_bridge.commands import Connection
-sys.exit(main(sys.argv[1:], lambda flags: Connection("http://127.0.0.1:1", "u", "p", "/", None, False, 1.0)))
+from warren.spark_bridge.commands import BrokerLogin
+sys.exit(main(sys.argv[1:], lambda flags: BrokerLogin("http://127.0.0.1:1", "u", "p", "/", None, False, 1.0)))
 """
     query = "SELECT '€' AS x, range AS y FROM range(100000)"
     arguments = [sys.executable, "-c", program, query, "--format", form]
@@ -344,7 +344,7 @@ def test_a_query_that_is_interrupted_when_it_has_just_ended_has_ended(
     query = Query(broker, pytest.fail)
     closed = MagicMock()
 
-    class Connection:
+    class BrokerLogin:
         """One of DuckDB that is interrupted while it is closed, and after it."""
 
         def __init__(self, real: Any) -> None:
@@ -360,7 +360,7 @@ def test_a_query_that_is_interrupted_when_it_has_just_ended_has_ended(
             closed()
 
     real = duckdb.connect
-    monkeypatch.setattr(duckdb, "connect", lambda *arguments, **more: Connection(real(*arguments, **more)))
+    monkeypatch.setattr(duckdb, "connect", lambda *arguments, **more: BrokerLogin(real(*arguments, **more)))
     with query.run("SELECT 1 AS one") as rows:
         assert rows.read_all().to_pylist() == [{"one": 1}]
     closed.assert_called_once_with()

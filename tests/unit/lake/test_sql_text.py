@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from warren.lake.sql_text import Call, replaced
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 
 
 def calls_of(query: str) -> tuple[str, list[Call]]:

@@ -18,9 +18,9 @@ from unit.spark_bridge.chunks import Sent
 from unit.spark_bridge.export_broker import ExportBroker
 from warren.lake.pushdown import narrowed
 from warren.lake.stream_dataset import MESSAGES, StreamDataset
+from warren.spark_bridge.bridge_errors import DataLoss, UsageError
 from warren.spark_bridge.columns import Chunk, to_record_batches
 from warren.spark_bridge.control import SealedChunk, SealedFiles
-from warren.spark_bridge.errors import DataLoss, UsageError
 
 offset = pc.field("offset")
 

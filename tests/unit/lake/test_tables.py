@@ -15,10 +15,10 @@ import pytest
 
 from warren.lake import kinds
 from warren.lake.decoder import message_schema
-from warren.lake.errors import Conflict, NotOurs
 from warren.lake.marks import Place, keys_of, marks_of, places_of
 from warren.lake.options import NO_PARTITIONS, TableOptions
 from warren.lake.table import Change, with_columns
+from warren.lake.table_errors import Conflict, NotOurs
 
 from .conftest import Delta, Iceberg, OpenOnDisk, OpenTable
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from warren.lake.delta_files import TEXT_MAX, statistics_of
-from warren.lake.errors import Conflict
 from warren.lake.object_stores import with_environment
 from warren.lake.options import NO_PARTITIONS, TableOptions
 from warren.lake.table import Table, Written
+from warren.lake.table_errors import Conflict
 
 from .conftest import Delta, Iceberg, OpenTable
 from .test_tables import DAY_S, KEYS, SCHEMA, files_in, grown_old, marks, offsets, rows

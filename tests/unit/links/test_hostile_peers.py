@@ -8,8 +8,8 @@ from link_peer import SETTINGS, Peer, fails, play
 from trio.testing import MockClock, memory_stream_pair
 
 from warren.amqp import methods
+from warren.amqp_client.client_errors import BrokerError
 from warren.amqp_client.connection import ANSWERS_MAX, SEND_BYTES
-from warren.amqp_client.errors import BrokerError
 from warren.amqp_client.frames import NO_PROPERTIES
 from warren.links import inbound as inbound_module
 from warren.links.address_guard import AddressGuard

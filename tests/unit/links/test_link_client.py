@@ -19,7 +19,7 @@ from warren.amqp import methods
 from warren.amqp.codec import frame, method_frame
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE
-from warren.amqp_client.errors import BrokerError, PeerClosed
+from warren.amqp_client.client_errors import BrokerError, PeerClosed
 from warren.amqp_client.frames import NO_PROPERTIES
 from warren.links.address_guard import AddressGuard, networks
 from warren.links.amqp_client import (

@@ -13,7 +13,7 @@ from link_peer import Peer, fails, play
 from trio.testing import MockClock
 
 from warren.amqp import methods
-from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.client_errors import BrokerError
 from warren.amqp_client.frames import NO_PROPERTIES
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import Channel, ClientSettings, LinkConnection

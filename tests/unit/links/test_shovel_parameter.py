@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.client_errors import BrokerError
 from warren.links.shovel import parse, validate
 
 VALID = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://h", "dest-queue": "b"}

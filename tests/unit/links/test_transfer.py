@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from warren.amqp_client.channel import Confirm, Delivery, Returned
-from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.client_errors import BrokerError
 from warren.amqp_client.frames import NO_PROPERTIES
 from warren.links.amqp_client import Channel, LinkError, Signal
 from warren.links.transfer import BATCH, BATCH_HEADER_BYTES, RETRY_S, Publish, Transfer

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from warren.channels.access import AccessControl
 from warren.mgmt_plugin.data_tokens import KEY_FILE, DataTokens, Grant, key_of
 from warren.mgmt_plugin.http.server import HttpError, Request
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 from warren.vhosts.metadata import UserDelete, UserPut
 
 KEY = bytes(32)

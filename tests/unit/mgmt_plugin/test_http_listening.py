@@ -28,7 +28,7 @@ from warren.mgmt_plugin.http.server import (
     Response,
     serve_http,
 )
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 
 # --- listening --------------------------------------------------------------------------------------------------------
 

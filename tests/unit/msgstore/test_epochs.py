@@ -12,10 +12,10 @@ from life_ids import new_life_id
 from simulation.simulated_file_system import SimulatedFileSystem
 from store_directory import StoreDirectory, checkpoint_queue, epoch, life, message, queue
 
-from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.msgstore.files.recovery import recover
 from warren.msgstore.files.store import Store
+from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.log.checksum import CRC32C, checksum_function
 from warren.msgstore.log.epoch_table import NO_LIFE
 from warren.msgstore.log.message_log import MessageLog

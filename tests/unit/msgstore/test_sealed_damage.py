@@ -23,9 +23,9 @@ from unit.msgstore.sealed_disk import (
     same,
 )
 
-from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.sealed_files import STREAMS, sealed_path
 from warren.msgstore.files.store import Store
+from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.log.columns import CHUNK_HEAD_BYTES, ColumnsWriter
 from warren.msgstore.log.jobs import SealJob
 from warren.msgstore.log.message import build_message

@@ -19,8 +19,8 @@ from unit.msgstore.sealed_disk import (
     same,
 )
 
-from warren.msgstore.files.errors import StoreFailedError, StoreFullError
 from warren.msgstore.files.sealed_files import sealed_path
+from warren.msgstore.files.store_errors import StoreFailedError, StoreFullError
 from warren.msgstore.log.columns import CHUNK_HEAD_BYTES
 from warren.msgstore.log.jobs import DropJob
 

@@ -25,9 +25,9 @@ from unit.msgstore.sealed_disk import (
     same,
 )
 
-from warren.msgstore.files.errors import StoreFullError, StoreUnreadableError
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.msgstore.files.sealed_files import READ_HANDLES_MAX, REPLACEMENT, STREAMS, maybe_sealed_name
+from warren.msgstore.files.store_errors import StoreFullError, StoreUnreadableError
 from warren.msgstore.log.jobs import DropJob, SealedRead
 from warren.msgstore.log.sealed_table import SEGMENT_HEADER_BYTES
 

@@ -6,7 +6,7 @@ import pytest
 from durable_harness import DurableHarness
 from simulation.simulated_file_system import SimulatedFileSystem
 
-from warren.msgstore.files.errors import StoreFullError
+from warren.msgstore.files.store_errors import StoreFullError
 from warren.msgstore.log.records import FRAME_MAGIC
 
 FIRST = "log/0000000001"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from warren.amqp import methods
 from warren.amqp.codec import frame, method_frame
 from warren.amqp_client import frames
-from warren.amqp_client.errors import BrokerError, PeerClosed
+from warren.amqp_client.client_errors import BrokerError, PeerClosed
 from warren.perf.flow import Batch, ConfirmTracker, DeliveryStream, NumberedBatch, number_of, running_octets
 from warren.perf.meter import Histogram
 

@@ -6,8 +6,8 @@ import pytest
 
 from warren.replication.advertised import advertised, fault, readable_at, told_urls
 from warren.replication.format_level import told_level, told_version
-from warren.server.errors import StartError
 from warren.server.settings_reader import load_settings
+from warren.server.start_errors import StartError
 
 CLUSTER = {"etcd": "http://192.0.2.9:2379", "cluster_secret_file": "secret"}
 

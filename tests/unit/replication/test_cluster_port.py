@@ -12,9 +12,9 @@ from free_ports import free_port
 from warren.replication import node
 from warren.replication.cluster_port import bound, close, listen
 from warren.replication.identity import Identity
-from warren.server.errors import StartError
 from warren.server.setting_kinds import Endpoint
 from warren.server.settings_reader import load_settings
+from warren.server.start_errors import StartError
 
 
 def test_connections_are_refused_until_it_is_listened_on() -> None:

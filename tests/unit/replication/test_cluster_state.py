@@ -10,7 +10,7 @@ import pytest
 from warren.replication import cluster_state
 from warren.replication.cluster_state import ClusterState
 from warren.replication.handshake import Node
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 
 ONE, TWO = Node("rabbit@one", b"1" * 16), Node("rabbit@två", b"2" * 16)
 STATE = ClusterState(b"1" * 16, 3, 7, ONE, frozenset({ONE, TWO}), 2)

@@ -9,9 +9,9 @@ import pytest
 from integration.certificates import Authority
 
 from warren.replication.etcd_access import etcd_settings
-from warren.server.errors import SettingsError, StartError
 from warren.server.settings import Settings
 from warren.server.settings_reader import load_settings
+from warren.server.start_errors import SettingsError, StartError
 
 CLUSTER = {"cluster_listen": "127.0.0.1:25672", "cluster_secret_file": "secret"}
 TLS = CLUSTER | {"etcd": "https://etcd1:2379,https://etcd2:2379"}

@@ -16,8 +16,8 @@ import trio
 import trio.testing
 
 from warren.cluster.driver import passed_s
-from warren.msgstore.files.errors import StoreFullError
 from warren.msgstore.files.file_system import OsFileSystem
+from warren.msgstore.files.store_errors import StoreFullError
 from warren.replication.cluster_state import ClusterState
 from warren.replication.entries import (
     FROM_FOLLOWER,

@@ -15,7 +15,7 @@ from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.cluster.events import BeaconAnswered, EpochRefused, Event, Heard, Objected
 from warren.cluster.events import Position as Committed
-from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.log.epoch_table import EpochTable
 from warren.replication.catching_up import CatchingUp
 from warren.replication.elected_set import ElectedSet, recorded

@@ -10,10 +10,10 @@ from simulation.simulated_file_system import Fault, SimulatedFileSystem
 from unit.msgstore.sealed_disk import STORE_ID, Stream, opened
 from unit.replication.shipped_log import CAPACITY, ShippedLog, Wire, follower, segments
 
-from warren.msgstore.files.errors import StoreUnreadableError
 from warren.msgstore.files.sealed_copy import SealedCopy
 from warren.msgstore.files.sealed_files import STREAMS
 from warren.msgstore.files.segment_names import segment_path
+from warren.msgstore.files.store_errors import StoreUnreadableError
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.columns import CHUNK_HEAD_BYTES
 from warren.msgstore.log.jobs import ReadJob, SealedRead

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warren.msgstore.files.errors import StoreFailedError
+from warren.msgstore.files.store_errors import StoreFailedError
 from warren.replication.entries import Catalogue as CatalogueEntry
 from warren.replication.entries import CatalogueCopy
 from warren.replication.metadata_copy import MetadataCopy

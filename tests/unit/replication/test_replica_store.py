@@ -9,9 +9,9 @@ from simulation.simulated_file_system import Fault, SimulatedFileSystem
 from unit.replication.shipped_log import STORE_ID, ShippedLog, Wire, follower, parsed, segments
 from unit.replication.test_shipping import columns
 
-from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError, StoreUnreadableError
 from warren.msgstore.files.sealed_files import sealed_path
 from warren.msgstore.files.store import Store
+from warren.msgstore.files.store_errors import StoreError, StoreFailedError, StoreFullError, StoreUnreadableError
 from warren.msgstore.log.jobs import SealJob
 from warren.msgstore.log.records import FRAME_HEADER_BYTES
 from warren.replication.entries import (

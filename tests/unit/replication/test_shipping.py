@@ -8,8 +8,8 @@ import pytest
 from simulation.simulated_file_system import SimulatedFileSystem
 from unit.replication.shipped_log import LIFE_ID, STORE_ID, ShippedLog, Wire, follower, parsed, segments
 
-from warren.msgstore.files.errors import StoreError, StoreFullError
 from warren.msgstore.files.sealed_files import sealed_path
+from warren.msgstore.files.store_errors import StoreError, StoreFullError
 from warren.msgstore.log.checkpoint import CheckpointReader
 from warren.msgstore.log.checksum import checksum_function
 from warren.msgstore.log.columns import Columns, ColumnsWriter, Piece

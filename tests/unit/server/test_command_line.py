@@ -27,8 +27,8 @@ from warren.server import commands
 from warren.server.cli import _maybe_start_error, maybe_serve_options
 from warren.server.command_examples import EXAMPLES
 from warren.server.commands import app
-from warren.server.errors import SettingsError, StartError
 from warren.server.settings import SERVE_OPTIONS
+from warren.server.start_errors import SettingsError, StartError
 from warren.spark_bridge import commands as bridge
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from warren.server.data_dir import LOCK_NAME, DataDir
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 
 
 def mode(path: Path) -> int:
@@ -114,7 +114,7 @@ _OPEN_UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
 from warren.server.data_dir import DataDir
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 os.chdir(sys.argv[1])
 if os.geteuid() == 0:
     os.setgid(65534)

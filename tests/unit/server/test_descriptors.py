@@ -7,8 +7,8 @@ import resource
 import pytest
 
 from warren.server.descriptors import HANDLES_MAX, OPEN_MAX, Descriptors, raise_limit
-from warren.server.errors import StartError
 from warren.server.network.admission import Admission
+from warren.server.start_errors import StartError
 
 
 @pytest.mark.parametrize("limit", [128, 200, 256, 1024, 4096, 65536, 1 << 20])

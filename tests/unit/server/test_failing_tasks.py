@@ -14,7 +14,7 @@ from link_host import LOOPBACK_SETTINGS as SETTINGS
 
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import encode_table
-from warren.amqp_client.errors import BrokerError
+from warren.amqp_client.client_errors import BrokerError
 from warren.links.amqp_client import LinkConnection, connect
 from warren.links.amqp_uri import BrokerUri
 from warren.msgstore.files import store as store_module

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from warren.amqp.declarations import QueueDeclaration
-from warren.amqp_client.errors import BrokerError, PeerClosed
+from warren.amqp_client.client_errors import BrokerError, PeerClosed
 from warren.links.address_guard import AddressGuard, networks
 from warren.links.amqp_client import ClientSettings, LinkConnection, connect
 from warren.links.amqp_uri import BrokerUri

@@ -9,10 +9,10 @@ import pytest
 import trio
 from store_service import ServiceFixture, run
 
-from warren.msgstore.files.errors import StoreUnreadableError
+from warren.msgstore.files.store_errors import StoreUnreadableError
 from warren.msgstore.log.jobs import ReadJob
-from warren.server.errors import StartError
 from warren.server.message_store import READ_PATIENCE_S, patiently
+from warren.server.start_errors import StartError
 
 
 def test_a_read_that_fails_leaves_the_line_and_comes_again_until_it_succeeds(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,9 +9,9 @@ import pytest
 from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.msgstore.log.checkpoint import seal
-from warren.server.errors import StartError
 from warren.server.recovered_messages import recover_messages
 from warren.server.settings import Settings
+from warren.server.start_errors import StartError
 
 
 class Cached(SimulatedFileSystem):

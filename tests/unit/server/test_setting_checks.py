@@ -9,10 +9,10 @@ import pytest
 import typer.testing
 
 from warren.server.commands import app
-from warren.server.errors import StartError
 from warren.server.setting_checks import DEPRECATED, NEEDS, check, deprecated, unreadable, without_effect
 from warren.server.settings import DEFAULT_ORIGIN, KEYS
 from warren.server.settings_reader import load_settings
+from warren.server.start_errors import StartError
 
 
 def test_all_files_that_cannot_be_read_are_told_at_once(tmp_path: Path) -> None:

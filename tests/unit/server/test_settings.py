@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from warren.server.errors import SettingsError
 from warren.server.setting_kinds import Endpoint, MemoryWatermark
 from warren.server.settings import (
     KEYS,
@@ -20,6 +19,7 @@ from warren.server.settings import (
     default_data_dir,
 )
 from warren.server.settings_reader import load_settings, shown_values
+from warren.server.start_errors import SettingsError
 
 
 @pytest.fixture

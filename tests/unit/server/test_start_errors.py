@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from warren.server.errors import listen_error
+from warren.server.start_errors import listen_error
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from warren import __version__
 from warren.server import store_versions
-from warren.server.errors import CatalogueError, StartError
+from warren.server.start_errors import CatalogueError, StartError
 from warren.server.store_versions import NAME, Versions, explained, maybe_read, note, told
 
 

@@ -11,21 +11,21 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from unit.spark_bridge.chunks import Sent, chunk_of
+from warren.spark_bridge.bridge_errors import AnotherQueue, Diverged, Fenced, Gone, NotFound
 from warren.spark_bridge.columns import Chunk, read_chunks
 from warren.spark_bridge.control import (
     BrokerClient,
     Claim,
     DataToken,
     Description,
+    DrainSession,
     Failed,
-    Plan,
+    RangeCuts,
     SealedFiles,
-    Session,
     Snapshot,
 )
-from warren.spark_bridge.errors import AnotherQueue, Diverged, Fenced, Gone, NotFound
 from warren.spark_bridge.lives import Lives
-from warren.spark_bridge.options import Connection, ReadOptions, read_options
+from warren.spark_bridge.options import BrokerAddress, ReadOptions, read_options
 from warren.spark_bridge.pieces import Range
 
 CHUNK_ROWS = 4
@@ -151,7 +151,7 @@ class MemoryBroker(BrokerClient):
         max_bytes: int | None = None,
         piece_bytes: int = 64 << 20,
         snapshot: str | None = None,
-    ) -> Plan:
+    ) -> RangeCuts:
         self.asked.append(f"plan {queue} {first} {end}")
         found = self._there(snapshot or queue, id, end)
         if first < found.first:
@@ -162,7 +162,7 @@ class MemoryBroker(BrokerClient):
         step = max(1, piece_bytes // ROW_BYTES // CHUNK_ROWS) * CHUNK_ROWS
         bounds = (*range(first, end, step), end) if first < end else (first,)
         sizes = tuple(ROW_BYTES * (after - before) for before, after in pairwise(bounds))
-        return Plan(id, found.first, found.end, bounds, sizes)
+        return RangeCuts(id, found.first, found.end, bounds, sizes)
 
     def read(
         self,
@@ -212,7 +212,7 @@ class MemoryBroker(BrokerClient):
 
     # --- drains ------------------------------------------------------------------------------------------------------
 
-    def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> Session:
+    def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> DrainSession:
         self.asked.append(f"open {queue} {name}" + (f" for {lease_s} s" if lease_s else ""))
         self._there(queue)
         claims = f"amq.drain/{queue}/{name}"
@@ -222,7 +222,7 @@ class MemoryBroker(BrokerClient):
         drain = Drain(1 if before is None else before.epoch + 1, self.queues[claims])
         self.sessions[claims] = drain
         there = drain.claims
-        return Session(drain.epoch, claims, there.id, there.first, there.end, there.told_lives(), there.acked)
+        return DrainSession(drain.epoch, claims, there.id, there.first, there.end, there.told_lives(), there.acked)
 
     def _claims(self, queue: str, name: str, epoch: int) -> MemoryQueue:
         drain = self.sessions[f"amq.drain/{queue}/{name}"]
@@ -294,7 +294,7 @@ def options_for(broker: MemoryBroker, *, streaming: bool, **given: object) -> Re
     """Return options that reach `broker`."""
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
     found = read_options({"subscribe": "orders"} | texts, streaming=streaming, environment={})
-    return replace(found, connection=cast(Connection, _Here(broker)))
+    return replace(found, connection=cast(BrokerAddress, _Here(broker)))
 
 
 def ranges(pieces: Sequence[InputPartition]) -> list[tuple[str, int, int]]:

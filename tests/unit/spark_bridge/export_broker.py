@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from warren.amqp.publishes import PublishScan, scan_publishes
-from warren.spark_bridge.control import Committed, Session, Snapshot
-from warren.spark_bridge.errors import NoSnapshot
+from warren.spark_bridge.bridge_errors import NoSnapshot
+from warren.spark_bridge.control import Committed, DrainSession, Snapshot
 
 from .broker_in_memory import MemoryBroker
 
@@ -84,7 +84,7 @@ class ExportBroker(MemoryBroker):
     def delete_snapshot(self, queue: str, snapshot: str) -> None:
         self.queues.pop(snapshot, None)
 
-    def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> Session:
+    def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> DrainSession:
         is_new = f"amq.drain/{queue}/{name}" not in self.sessions
         session = super().open_drain(queue, name, owner, lease_s=lease_s)
         if is_new:

@@ -14,7 +14,7 @@ import pytest
 from warren.amqp import methods
 from warren.amqp.codec import method_frame
 from warren.spark_bridge.amqp_publisher import Publisher, Unconfirmed
-from warren.spark_bridge.errors import BrokerError, Unreachable
+from warren.spark_bridge.bridge_errors import BrokerError, Unreachable
 from warren.spark_bridge.frames import encode_publishes
 from warren.spark_bridge.properties import encode_properties
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from warren.spark_bridge import avro_bodies
 from warren.spark_bridge.avro_bodies import AvroBodies
-from warren.spark_bridge.errors import CorruptBody, Unreachable, UsageError
+from warren.spark_bridge.bridge_errors import CorruptBody, Unreachable, UsageError
 from warren.spark_bridge.schema_registry import RegistryClient, SchemaRegistry
 
 from .fake_registry import FakeRegistry

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 
 from unit.spark_bridge.broker_in_memory import ROW_BYTES, MemoryBroker, bodies, options_for, ranges
 from warren.spark_bridge.batch import BatchReader
-from warren.spark_bridge.errors import AnotherQueue, DataLoss
+from warren.spark_bridge.bridge_errors import AnotherQueue, DataLoss
 from warren.spark_bridge.options import OptionError
 from warren.spark_bridge.schema import spark_schema
 

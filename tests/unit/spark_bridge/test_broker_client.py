@@ -15,8 +15,7 @@ import pyarrow as pa
 import pytest
 from integration.certificates import Authority
 
-from warren.spark_bridge.control import BrokerClient, Claim, Committed, Description, Plan, Session, Snapshot
-from warren.spark_bridge.errors import (
+from warren.spark_bridge.bridge_errors import (
     Ahead,
     AnotherQueue,
     BrokerError,
@@ -31,6 +30,7 @@ from warren.spark_bridge.errors import (
     Refused,
     Unreachable,
 )
+from warren.spark_bridge.control import BrokerClient, Claim, Committed, Description, DrainSession, RangeCuts, Snapshot
 
 from .chunks import Sent, chunk_of
 from .fake_broker import FakeBroker, Reply
@@ -78,7 +78,7 @@ def test_queues_without_offsets_and_super_streams_are_described(broker: FakeBrok
 def test_a_plan_is_asked_with_its_limits(broker: FakeBroker, client: BrokerClient) -> None:
     broker.replies = [Reply({"id": "i1", "first": 3, "end": 9, "bounds": [3, 5, 8], "bytes": [20, 30]})]
     plan = client.plan("q", 3, 9, "i1", max_rows=5, piece_bytes=25, snapshot="s")
-    assert plan == Plan("i1", 3, 9, (3, 5, 8), (20, 30))
+    assert plan == RangeCuts("i1", 3, 9, (3, 5, 8), (20, 30))
     wanted = {"from": 3, "to": 9, "id": "i1", "max_rows": 5, "max_bytes": None, "piece_bytes": 25, "snapshot": "s"}
     assert broker.asked[0].json == wanted
 
@@ -110,7 +110,7 @@ def test_drains_are_opened_claimed_marked_and_released(broker: FakeBroker, clien
         Reply(None, 204),
         Reply({"error": "no_drain"}, 404),
     ]
-    assert client.open_drain("q", "c", "me", lease_s=60) == Session(2, "amq.drain/q/c", "i9", 4, 6)
+    assert client.open_drain("q", "c", "me", lease_s=60) == DrainSession(2, "amq.drain/q/c", "i9", 4, 6)
     assert client.claim("q", "c", 2, 4, 100, until=1 << 70) == Claim(4, 8)
     assert client.mark("q", "c", 2) == 1 << 70
     assert client.release("q", "c", 2) == 2

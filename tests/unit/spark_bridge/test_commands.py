@@ -15,8 +15,8 @@ from unittest.mock import Mock
 import pytest
 
 from warren.spark_bridge import commands
-from warren.spark_bridge.commands import Connection, size_of
-from warren.spark_bridge.errors import NotAllowed, Unreachable
+from warren.spark_bridge.bridge_errors import NotAllowed, Unreachable
+from warren.spark_bridge.commands import BrokerLogin, size_of
 
 from .export_broker import ExportBroker
 
@@ -29,7 +29,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> ExportBroker:
     return made
 
 
-def connect(flags: Mapping[str, Any]) -> Connection:
+def connect(flags: Mapping[str, Any]) -> BrokerLogin:
     raise AssertionError("nobody is to be reached")
 
 

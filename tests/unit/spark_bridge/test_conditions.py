@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.conditions import parse
-from warren.spark_bridge.errors import UsageError
 from warren.spark_bridge.schema import TIMESTAMP_TYPE
 
 ROWS = pa.RecordBatch.from_pydict(

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from unit.spark_bridge.broker_in_memory import MemoryBroker, bodies, options_for, ranges
+from warren.spark_bridge.bridge_errors import DataLoss, Fenced
 from warren.spark_bridge.drain import DrainReader
-from warren.spark_bridge.errors import DataLoss, Fenced
 from warren.spark_bridge.options import OptionError
 from warren.spark_bridge.schema import spark_schema
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from warren.spark_bridge import export_targets, manifest
+from warren.spark_bridge.bridge_errors import AnotherQueue, BridgeError, DataLoss, NoSnapshot, UsageError
 from warren.spark_bridge.control import Snapshot
-from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, NoSnapshot, UsageError
 from warren.spark_bridge.export import Export, ExportOptions, Planned
 from warren.spark_bridge.manifest import Manifest
 from warren.spark_bridge.places import note_at

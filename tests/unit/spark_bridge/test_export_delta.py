@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warren.spark_bridge.errors import BridgeError, UsageError
+from warren.spark_bridge.bridge_errors import BridgeError, UsageError
 from warren.spark_bridge.export import Export, ExportOptions
 from warren.spark_bridge.import_files import Import, ImportOptions
 

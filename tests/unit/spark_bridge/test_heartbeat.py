@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unit.spark_bridge.broker_in_memory import MemoryBroker
-from warren.spark_bridge.errors import Unreachable
+from warren.spark_bridge.bridge_errors import Unreachable
 from warren.spark_bridge.heartbeat import Heartbeat
 
 

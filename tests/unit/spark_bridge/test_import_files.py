@@ -22,8 +22,8 @@ from property.wire import property_sets, thorough
 
 from warren.amqp.field_table import decode_table, encode_table
 from warren.spark_bridge import import_files, table_readers
+from warren.spark_bridge.bridge_errors import BridgeError, Refused, UsageError
 from warren.spark_bridge.control import Committed
-from warren.spark_bridge.errors import BridgeError, Refused, UsageError
 from warren.spark_bridge.export import Export, ExportOptions
 from warren.spark_bridge.import_files import Import, ImportOptions, ImportState
 from warren.spark_bridge.schema import TIMESTAMP_TYPE

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from warren.spark_bridge import nodes
+from warren.spark_bridge.bridge_errors import AnotherQueue, Gone
 from warren.spark_bridge.columns import Chunk
 from warren.spark_bridge.control import BrokerClient
-from warren.spark_bridge.errors import AnotherQueue, Gone
 
 from .chunks import Sent, chunk_of
 from .fake_broker import FakeBroker, Reply

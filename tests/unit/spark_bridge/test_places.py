@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.places import Directory, ObjectPrefix, place_of
 
 

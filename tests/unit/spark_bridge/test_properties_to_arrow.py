@@ -22,7 +22,7 @@ from warren.amqp.field_table import TableWalker, Timestamp, decode_table, encode
 from warren.amqp.properties import BasicProperties
 from warren.amqp.properties import decode_properties as broker_decodes
 from warren.spark_bridge import header_columns
-from warren.spark_bridge.errors import DamagedProperties
+from warren.spark_bridge.bridge_errors import DamagedProperties
 from warren.spark_bridge.properties import decode_properties, encode_properties
 from warren.spark_bridge.schema import HEADERS_FORMATS, PROPERTY_COLUMNS, arrow_type
 

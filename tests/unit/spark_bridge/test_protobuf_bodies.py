@@ -15,7 +15,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.spark_bridge.errors import CorruptBody, Unreachable, UsageError
+from warren.spark_bridge.bridge_errors import CorruptBody, Unreachable, UsageError
 from warren.spark_bridge.protobuf_bodies import ProtobufBodies, set_of_schema
 from warren.spark_bridge.schema_registry import RegistryClient, Schema, SchemaRegistry
 

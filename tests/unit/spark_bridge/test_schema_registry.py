@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from warren.spark_bridge import schema_registry
-from warren.spark_bridge.errors import CorruptBody, NotAllowed, NotFound, Unreachable, UsageError
+from warren.spark_bridge.bridge_errors import CorruptBody, NotAllowed, NotFound, Unreachable, UsageError
 from warren.spark_bridge.schema_registry import RegistryClient, SchemaRegistry, taken_apart
 
 from .fake_registry import FakeRegistry

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from unit.spark_bridge.broker_in_memory import MemoryBroker, bodies, options_for, ranges
 from unit.spark_bridge.chunks import Sent, chunk_of
+from warren.spark_bridge.bridge_errors import BrokerError, DataLoss, Gone
 from warren.spark_bridge.columns import Chunk, read_chunks
-from warren.spark_bridge.errors import BrokerError, DataLoss, Gone
 from warren.spark_bridge.offsets import sentinel
 from warren.spark_bridge.options import OptionError
 from warren.spark_bridge.schema import spark_schema

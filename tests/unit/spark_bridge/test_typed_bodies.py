@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.schema_registry import SchemaRegistry
 from warren.spark_bridge.typed_bodies import (
     AvroFormat,

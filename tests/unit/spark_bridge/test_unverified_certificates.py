@@ -9,8 +9,8 @@ import pytest
 import trustme
 
 from unit.ctl.fake_api import FakeApi
+from warren.spark_bridge.bridge_errors import Unreachable
 from warren.spark_bridge.control import BrokerClient
-from warren.spark_bridge.errors import Unreachable
 
 
 def test_an_unknown_authority_names_the_option_at_the_first_attempt(tmp_path: Path) -> None:

@@ -46,11 +46,11 @@ from warren.mgmt_plugin.http.permits import Departures, Permits
 from warren.mgmt_plugin.http.scheduler import give_way, scheduler, work_for
 from warren.mgmt_plugin.http.slots import Slot, SlotPool, Slots, Standing
 from warren.server.descriptors import UNLIMITED
-from warren.server.errors import listen_error
 from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
 from warren.server.network.peer_address import origin_of
 from warren.server.network.tls_stream import TlsStream
+from warren.server.start_errors import listen_error
 from warren.server.supervision import Supervision
 
 REQUEST_TIMEOUT_S: Final = 10.0

@@ -14,8 +14,8 @@ import os
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from warren.msgstore.files.errors import StoreFailedError, StoreFullError
 from warren.msgstore.files.file_system import FileSystem
+from warren.msgstore.files.store_errors import StoreFailedError, StoreFullError
 
 SHORTAGES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
 # Of these a call that syncs a directory can only fail before it has synced anything: it opens the directory first.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from warren.msgstore.files.errors import StoreUnreadableError
+from warren.msgstore.files.store_errors import StoreUnreadableError
 from warren.msgstore.log.jobs import DropJob, Files, SealedRead, SealJob
 
 BLOCK_BYTES: Final = 4096

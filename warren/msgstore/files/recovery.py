@@ -31,8 +31,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.segment_image import SegmentImage
+from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader, NewerCheckpointError, snapshot
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog

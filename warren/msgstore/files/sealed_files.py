@@ -53,8 +53,8 @@ from struct import Struct
 from threading import Lock
 from typing import Final, Protocol
 
-from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
+from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.log.columns import (
     ALIGNMENT_BYTES,
     CHUNK_HEAD_BYTES,

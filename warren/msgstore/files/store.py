@@ -52,12 +52,12 @@ from threading import Lock
 from time import time_ns
 from typing import Final, Protocol
 
-from warren.msgstore.files.errors import StoreError, StoreFullError, StoreUnreadableError
 from warren.msgstore.files.fail_stop import OUT_OF_DESCRIPTORS, SHORTAGES, FailStop, reason
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
 from warren.msgstore.files.pins import PinnedFile, Pins
 from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles, UnreadableFileError, sealed_path
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
+from warren.msgstore.files.store_errors import StoreError, StoreFullError, StoreUnreadableError
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
 from warren.msgstore.log.columns import Piece
 from warren.msgstore.log.jobs import CommitJob, DropJob, SealedRead, SealJob

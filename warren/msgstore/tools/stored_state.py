@@ -15,9 +15,9 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.recovery import Recovery, recover
 from warren.msgstore.files.store import SegmentHeader
+from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader, NewerCheckpointError
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog

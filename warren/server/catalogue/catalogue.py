@@ -49,8 +49,8 @@ from warren.server.catalogue.tables import (
     rows_of,
     upsert,
 )
-from warren.server.errors import CatalogueError as CatalogueError
 from warren.server.logins.passwords import hash_password
+from warren.server.start_errors import CatalogueError as CatalogueError
 from warren.vhosts.metadata import (
     BindingPut,
     GlobalParameterDelete,

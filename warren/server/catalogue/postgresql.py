@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from warren.server.catalogue.database import Database
-from warren.server.errors import CatalogueError
+from warren.server.start_errors import CatalogueError
 
 _CONNECT_TIMEOUT_S: Final = 5
 _LOCK_WAIT_MS: Final = 5000

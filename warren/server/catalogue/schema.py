@@ -33,8 +33,8 @@ from sqlalchemy import (
 from sqlalchemy.schema import CreateColumn
 
 from warren.server.catalogue.tables import GLOBAL_PARAMETERS, METADATA, NAME, SCHEMA, key, value
-from warren.server.errors import CatalogueError as CatalogueError
 from warren.server.logs import get_logger
+from warren.server.start_errors import CatalogueError as CatalogueError
 
 log = get_logger("catalogue")
 

@@ -20,7 +20,7 @@ from sqlalchemy import URL, Connection, event
 
 from warren.msgstore.files.syncing import sync_all
 from warren.server.catalogue.database import Database, DatabaseError, one_line
-from warren.server.errors import CatalogueError
+from warren.server.start_errors import CatalogueError
 
 _WAL_KEPT_BYTES: Final = 16 << 20
 

@@ -27,9 +27,9 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
-from warren.server.errors import CatalogueError, StartError
 from warren.server.lag import Lag
 from warren.server.logs import get_logger
+from warren.server.start_errors import CatalogueError, StartError
 from warren.server.threads import CATALOGUE, Purpose, in_thread
 from warren.vhosts.metadata import (
     BindingPut,

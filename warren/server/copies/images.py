@@ -44,9 +44,9 @@ from warren.msgstore.files.pins import PinError, PinnedFile, Pins
 from warren.msgstore.log.log_position import LogPosition
 from warren.server.catalogue.writer import CatalogueWriter, InThread
 from warren.server.data_dir import MESSAGES
-from warren.server.errors import CatalogueError
 from warren.server.logs import get_logger
 from warren.server.message_store import MessageStoreService
+from warren.server.start_errors import CatalogueError
 from warren.server.threads import CATALOGUE, IMAGES
 
 DIRECTORY: Final = "images"

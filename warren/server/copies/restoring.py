@@ -29,8 +29,8 @@ from warren.queues.lanes import METADATA
 from warren.server import store_versions
 from warren.server.data_dir import MESSAGES, UNFINISHED_RESTORE, DataDir
 from warren.server.durable_file import sync_directory
-from warren.server.errors import CatalogueError
 from warren.server.links_mark import hold
+from warren.server.start_errors import CatalogueError
 
 if TYPE_CHECKING:
     from warren.server.catalogue.catalogue import Catalogue

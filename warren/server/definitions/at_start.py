@@ -19,9 +19,9 @@ from warren.server.catalogue.schema import DEFINITIONS_HASH
 from warren.server.definitions.apply import apply_plan
 from warren.server.definitions.plan import ImportPlan, PlannedChange, make_plan
 from warren.server.definitions.schema import DefinitionsRefused, read_definitions
-from warren.server.errors import StartError
 from warren.server.logs import get_logger
 from warren.server.regular_files import read_regular
+from warren.server.start_errors import StartError
 from warren.vhosts.metadata import GlobalParameterPut
 
 _FILE_BYTES_MAX: Final = 1 << 30

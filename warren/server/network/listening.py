@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from warren.server.errors import listen_error
 from warren.server.logs import get_logger
 from warren.server.network.peer_address import is_loopback
 from warren.server.setting_kinds import Endpoint
+from warren.server.start_errors import listen_error
 
 LISTEN_BACKLOG: Final = 4096
 

@@ -23,7 +23,7 @@ from functools import partial
 from threading import Condition, Thread
 from typing import Any, Final, Protocol
 
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 
 VARIABLE: Final = "WARREN_SELECTOR"
 EPOLL: Final = "epoll"

@@ -15,10 +15,10 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-from warren.server.errors import StartError
 from warren.server.logs import get_logger
 from warren.server.regular_files import copied, read_regular
 from warren.server.settings import WITH_TLS, CertLoginFrom, Settings, TlsSettings
+from warren.server.start_errors import StartError
 
 log = get_logger("tls")
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from warren import __version__
 from warren.channels.spans import Span
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 
 EXTRA: Final = "./warren[otel]"
 TRACES_PATH: Final = "/v1/traces"

@@ -18,7 +18,7 @@ from memory_store import MemoryDisk
 
 from warren.server.catalogue.catalogue import CatalogueError
 from warren.server.catalogue.writer import AT_ONCE, POSITION_EVERY_S, POSITION_FIRST_S, CatalogueWriter
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 from warren.vhosts.metadata import (
     BindingPut,
     MetadataChange,

@@ -23,7 +23,7 @@ import trio
 from warren.backup.directory import BackupDirectory, BackupError
 from warren.ctl.backup import CRC_HEADER, Pace, _Run
 from warren.ctl.client import Client, Object
-from warren.ctl.errors import CtlError
+from warren.ctl.exit_codes import CtlError
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.msgstore.files.pins import PINS, PinnedFile, Pins
 from warren.msgstore.log.log_position import LogPosition

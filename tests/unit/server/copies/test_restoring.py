@@ -22,7 +22,7 @@ from image_copies import back_up
 from warren.backup.directory import BackupDirectory
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.data_dir import UNFINISHED_RESTORE, DataDir
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 from warren.server.store_commands import store_app
 from warren.testing.broker import Broker
 from warren.vhosts.metadata import QueuePut

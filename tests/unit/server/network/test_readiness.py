@@ -13,7 +13,6 @@ import trio
 import trio.testing
 from kqueue_on_epoll import KQUEUE_ON_EPOLL, choose
 
-from warren.server.errors import StartError
 from warren.server.network import readiness
 from warren.server.network.readiness import (
     ENDED,
@@ -32,6 +31,7 @@ from warren.server.network.readiness import (
     open_wakeup,
     ring,
 )
+from warren.server.start_errors import StartError
 
 
 @pytest.fixture(params=[*kinds(), KQUEUE_ON_EPOLL])

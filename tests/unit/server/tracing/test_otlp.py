@@ -9,7 +9,7 @@ from engine_harness import Harness
 
 from warren.amqp.field_table import encode_table
 from warren.channels.spans import Span, Spans
-from warren.server.errors import StartError
+from warren.server.start_errors import StartError
 from warren.server.tracing.otlp import OtlpSender, attributes_of, name_of, with_path
 
 SAMPLED = encode_table({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.spark_bridge.errors import BridgeError
+from warren.spark_bridge.bridge_errors import BridgeError
 
 
 class Conflict(BridgeError):
