@@ -46,13 +46,20 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.outbox import Outbox
 from warren.msgstore.files.store import Store
 from warren.msgstore.files.store_errors import StoreError, StoreFailedError, StoreFullError, StoreUnreadableError
+from warren.msgstore.log.bodies_ahead import BodiesAhead
 from warren.msgstore.log.checkpoint import seal
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.compaction import Compaction
 from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, ReadJob, UnlinkJob
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, STORE_TAG_BYTES
+from warren.msgstore.log.records import (
+    CHUNK_MIN_BYTES,
+    FRAME_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    STORE_TAG_BYTES,
+    head_bytes,
+)
 from warren.msgstore.log.replay import Replay, maybe_frame
 from warren.msgstore.log.segments import Segment
 from warren.queues.arguments import QueueArguments
@@ -135,6 +142,11 @@ class Machine:
         self.files = self.files_of(self.store)
         self.carried_out = None
         self.log.now_ms = self.now_ms
+        self._plan: BodiesAhead | None = None
+        self._planned: list[tuple[Version, Message]] = []  # the messages of that plan
+        sizes = self.log.ahead_file.sizes
+        sizes.batch_bytes_min = sizes.content_bytes_min = sizes.portion_bytes = CHUNK_MIN_BYTES
+        sizes.room_bytes = 4096
         if not self.spoiled:
             self._cut_frames()
             self._check_epochs()
@@ -334,6 +346,41 @@ class Machine:
     ) -> None:
         """Publish one message to these queues."""
         version = self.messages.new(body_bytes, persistent=persistent, priority=priority, expiration_ms=expiration_ms)
+        self._publish(names, version, None, persistent=persistent, expiration_ms=expiration_ms)
+        if confirm:
+            self.confirm()
+        self._sent()
+
+    def plan(self, places: int, bodies: list[int]) -> None:
+        """Have the contents of messages written before they are published, as a large tx.commit does."""
+        if self._plan is not None:
+            return
+        plan = BodiesAhead(self.log.ahead_file.sizes, self.log.frame_bytes)
+        self._planned = []
+        for body_bytes in bodies:
+            version = self.messages.new(body_bytes)
+            message = self.messages.publish(version, self.messages.plain_time_of(version))
+            plan.add(message, head_bytes(message, places))
+            self._planned.append((version, message))
+        if plan.is_worth_it():
+            self.log.ahead_file.begin(plan)
+            self._plan = plan
+
+    def publish_planned(self, names: list[str]) -> None:
+        """Publish the planned messages to these queues, in one batch, if they are on the disk."""
+        plan, file = self._plan, self.log.ahead_file
+        if plan is None or not plan.is_done or not file.has_room(plan):
+            return
+        file.attach(plan)
+        self._plan = None
+        for version, message in self._planned:
+            self._publish(names, version, message, persistent=True, expiration_ms=-1)
+        self.confirm()
+        self._sent()
+
+    def _publish(
+        self, names: list[str], version: Version, made: Message | None, *, persistent: bool, expiration_ms: int
+    ) -> None:
         time_ms = self.messages.plain_time_of(version)
         ruled = expiration_ms >= 0 or any(kind_of(name) is not PLAIN for name in names)
         if ruled:
@@ -345,7 +392,8 @@ class Machine:
             for at, name in enumerate(taking):
                 if kind_of(name).at_least_once and not persistent:
                     times[name] = max(own[: at + 1])  # it made a copy that is persistent
-        message = self.messages.publish(version, time_ms)
+        message = made or self.messages.publish(version, time_ms)
+        message.time_ms = time_ms
         for name in names:
             queue = self.queues[name]
             refused = self.paper.queues[name].is_full()
@@ -356,9 +404,6 @@ class Machine:
             if (queue.publish(message) == REFUSED) != refused:
                 raise Violation(f"{version} is refused by {name!r}: {not refused}")
             self._look()
-        if confirm:
-            self.confirm()
-        self._sent()
 
     def hold(self, name: str, delay_ms: int, *, confirm: bool = False) -> None:
         """Publish a message with a delay."""

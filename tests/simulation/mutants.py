@@ -116,6 +116,11 @@ MUTANTS: Final = (
         (LOG, "(batch.wants_sync and is_last) or self._is_new,", "self._is_new,"),
     ),
     mutant(
+        "all-of-it-ahead",
+        "a confirmed transaction of large messages is not there after a restart",
+        (STORE, "if begun.chunks.get(offset) is chunk:", "if begun.chunks:"),
+    ),
+    mutant(
         "commit-without-sync",
         "the same, one layer below",
         (STORE, lines("self._sync(self._handle, segment_path(self._number))", indent=12), ""),

@@ -137,6 +137,18 @@ class Sequence:
         self.machine.confirm()
         self._write()
 
+    def bodies_ahead(self) -> None:
+        """Have a confirmed publish between the portions of a larger batch."""
+        self.machine.declare("a")
+        self.machine.declare("b")
+        self.machine.plan(2, [9000, 20, 8500])
+        self.machine.turn()
+        self.machine.commit()
+        self._in_queue("a", confirm=True)
+        self.machine.rest()
+        self.machine.publish_planned(["a", "b"])
+        self._write()
+
     def checkpoint(self) -> None:
         self.machine.log.checkpoints.want()
         self.machine.rest()
@@ -319,6 +331,7 @@ LETTERS: Final[dict[str, Callable[[Sequence], None]]] = {
     "d": Sequence.delete,
     "o": Sequence.page_out,
     "Q": Sequence.torn_power_cut,
+    "a": Sequence.bodies_ahead,
     # And of queues that do more.
     "e": Sequence.expiring,
     "O": Sequence.long_expiring,
@@ -336,7 +349,7 @@ LETTERS: Final[dict[str, Callable[[Sequence], None]]] = {
     "w": Sequence.transaction_of_all,
 }
 SMALL: Final = "pfgkKtcmiP"
-PLAIN_LETTERS: Final = SMALL + "AsuBTrxdoQ"
+PLAIN_LETTERS: Final = SMALL + "AsuBTrxdoQa"
 RULED_LETTERS: Final = "eqhylUGnjvbzwkcmisP"
 # The beginnings of sequences: nothing; three segments, a checkpoint and a delivery under way; the same after a restart
 # that has written index pages.

@@ -32,6 +32,7 @@ from warren.msgstore.files.segment_names import segment_path
 from warren.msgstore.files.store import READ_HANDLES_MAX, SegmentHeader, Store
 from warren.msgstore.files.store_errors import StoreError, StoreFailedError, StoreFullError, StoreUnreadableError
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
+from warren.msgstore.log.jobs import PortionJob
 from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, segment_header
 
 
@@ -212,6 +213,132 @@ def test_a_closed_store_has_no_open_files_no_spare_and_an_end_that_is_cut() -> N
     }
 
 
+# Contents that are written ahead
+
+
+def commits_around_contents(*, ahead: bool) -> tuple[SimulatedFileSystem, list[str]]:
+    """Write the same frames with and without contents written ahead; return the disk, and what the commit did."""
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    store.commit(placing.job(bytes(8)), TIME_MS)
+    between = [placing.job(bytes(16)), placing.job(bytes(24))]
+    portions, job = placing.ahead()
+    for portion, other in zip(portions, between, strict=True):
+        if ahead:
+            store.commit(portion, TIME_MS)
+        store.commit(other, TIME_MS)
+    done = operations(fs)
+    store.commit(job, TIME_MS)
+    fs.on_operation = None
+    assert job.written_bytes() == job.payload_bytes - (4000 if ahead else 0)
+    store.commit(placing.job(bytes(8)), TIME_MS)
+    store.close()
+    return fs, done
+
+
+def test_contents_written_ahead_are_in_the_frame_and_not_written_again() -> None:
+    """(9): commits of others come between the portions; the files are as without them."""
+    plain, done = commits_around_contents(ahead=False)
+    assert done[-2:] == ["write log/new", "sync log/new"]
+    fs, done = commits_around_contents(ahead=True)
+    assert fs.contents() == plain.contents()
+    assert fs.open_paths() == []
+    assert done == [
+        "truncate log/new",
+        "sync log/new",
+        "write log/ahead",
+        "sync log/ahead",
+        "rename log/ahead log/0000000002",
+        "sync_directory log",
+        "write log/ahead",  # the head
+        "write log/ahead",  # what is between the two contents
+        "sync log/ahead",
+    ]
+
+
+def test_a_file_of_contents_that_is_too_long_is_cut_when_it_becomes_the_segment() -> None:
+    """Also after a crash no segment is longer than its capacity."""
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    portions, job = placing.ahead(more_bytes=4096)
+    for portion in portions:
+        store.commit(portion, TIME_MS)
+    assert len(fs.contents()["log/ahead"]) == job.capacity + 4096
+    store.commit(job, TIME_MS)
+    image = fs.kill9().contents()[segment_path(1)]
+    assert len(image) == job.capacity
+    [(_, payload)] = frames_of(image)
+    assert payload == payload_of(job)
+    store.close()
+
+
+def test_only_the_same_object_at_its_place_counts_as_written() -> None:
+    """(9)"""
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    portions, job = placing.ahead()
+    for portion in portions:
+        store.commit(portion, TIME_MS)
+    job.chunks[1] = b"z" * len(job.chunks[1])
+    job.chunks[2:4] = [job.chunks[2] + job.chunks[3][:8], job.chunks[3][8:]]
+    store.commit(job, TIME_MS)
+    store.close()
+    [(_, payload)] = frames_of(fs.contents()[segment_path(1)])
+    assert payload == payload_of(job)
+
+
+def test_a_file_of_contents_is_removed_when_its_batch_needs_it_no_more_and_at_a_start() -> None:
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    (first, second), job = placing.ahead()
+    store.commit(first, TIME_MS)
+    assert "log/ahead" in fs.contents()
+    assert job.bodies is not None
+    store.commit(PortionJob(job.bodies, job.batch, 0, [], [], 0), TIME_MS)
+    assert "log/ahead" not in fs.contents()
+    store.commit(second, TIME_MS)
+    assert "log/ahead" in fs.contents()
+    again = opened(fs.kill9())
+    assert isinstance(again._fs, SimulatedFileSystem)
+    assert "log/ahead" not in again._fs.contents()
+    store.close()
+    assert sorted(fs.contents()) == []
+    assert fs.open_paths() == []
+
+
+def test_without_space_for_contents_they_are_written_with_their_frame() -> None:
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    store.commit(placing.job(bytes(8)), TIME_MS)
+    portions, job = placing.ahead()
+    fs.capacity = sum(map(len, fs.contents().values())) + 1000
+    for portion in portions:
+        store.commit(portion, TIME_MS)
+        assert "log/ahead" not in fs.contents()
+    fs.capacity = None
+    store.commit(job, TIME_MS)
+    [(_, payload)] = frames_of(fs.contents()[segment_path(2)])
+    assert payload == payload_of(job)
+
+
+def test_contents_give_up_their_space_for_a_frame_that_does_not_fit() -> None:
+    """(9): otherwise acknowledgements that make space would wait for a batch that waits for space."""
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    store.commit(placing.job(bytes(8)), TIME_MS)
+    more = placing.job(bytes(5000))
+    portions, job = placing.ahead()
+    store.commit(portions[0], TIME_MS)
+    fs.capacity = sum(map(len, fs.contents().values())) + 100
+    store.commit(more, TIME_MS)
+    assert "log/ahead" not in fs.contents()
+    fs.capacity = None
+    store.commit(portions[1], TIME_MS)
+    store.commit(job, TIME_MS)
+    [(_, payload)] = frames_of(fs.contents()[segment_path(3)])
+    assert payload == payload_of(job)
+
+
 # Trouble at every step
 
 
@@ -227,6 +354,10 @@ def script(store: Store) -> Iterator[Callable[[], None]]:
             yield partial(store.write_checkpoint, b"checkpoint %d" % n)
     yield partial(store.commit, placing.sync(), TIME_MS)
     yield partial(store.commit, placing.job(bytes(3000)), TIME_MS)
+    portions, ahead = placing.ahead(5000)
+    for portion in portions:
+        yield partial(store.commit, portion, TIME_MS)
+    yield partial(store.commit, ahead, TIME_MS)
     yield partial(store.quarantine, 2)
     yield partial(store.unlink, [1])
     yield store.close

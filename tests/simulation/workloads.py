@@ -74,6 +74,8 @@ class Life:
             (self._delete, 0.3),
             (self._declare, 0.8),
             (self._transaction, 1),
+            (self._plan, 1.5),
+            (self._publish_planned, 2),
             (self._hold_batch, 0.5),
             (self._release_batch, 0.7),
             (self._consume, 0.5),
@@ -261,6 +263,15 @@ class Life:
             if tag is not None:
                 self.random.choice((self.machine.ack, self.machine.ack, self.machine.reject, self.machine.requeue))(tag)
         self.machine.confirm()
+
+    def _plan(self) -> None:
+        bodies = [self.random.choice((0, 40, 8300, 9000, 9000, 17000)) for _ in range(self.random.randint(1, 5))]
+        self.machine.plan(self.random.randint(1, 3), bodies)
+
+    def _publish_planned(self) -> None:
+        names = self._names()
+        if names:
+            self.machine.publish_planned(names)
 
     def _hold_batch(self) -> None:
         self.machine.hold_batch()

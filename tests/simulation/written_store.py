@@ -9,8 +9,9 @@ from typing import Final
 from simulation.simulated_file_system import SimulatedFileSystem
 from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.store import Store
+from warren.msgstore.log.bodies_ahead import AheadSizes, BodiesAhead
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
-from warren.msgstore.log.jobs import CommitJob
+from warren.msgstore.log.jobs import CommitJob, PortionJob
 from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from warren.msgstore.log.replay import FrameHead, maybe_frame
 
@@ -66,6 +67,24 @@ class Placing:
         self._end_lsn += size
         self.jobs.append(job)
         return job
+
+    def ahead(self, content_bytes: int = 2000, more_bytes: int = 0) -> tuple[list[PortionJob], CommitJob]:
+        """Return the portions of two contents, and the frame that has them; it begins a segment.
+
+        Their file has `more_bytes` than the segment.
+        """
+        contents = [bytes([at]) * content_bytes for at in (1, 2)]
+        chunks = [bytes(40), contents[0], bytes(24), contents[1], bytes(-(2 * content_bytes) % 8)]
+        job = self.job(b"".join(chunks))
+        assert job.lsn == job.base_lsn + SEGMENT_HEADER_BYTES
+        job.chunks = chunks
+        job.bodies = plan = BodiesAhead(AheadSizes(), 1 << 20)
+        positions = [40, 40 + content_bytes + 24]
+        portions = [
+            PortionJob(plan, job.batch, job.segment - 1, [position], [content], job.capacity + more_bytes)
+            for position, content in zip(positions, contents, strict=True)
+        ]
+        return portions, job
 
     def sync(self) -> CommitJob:
         """Return a job that only syncs."""

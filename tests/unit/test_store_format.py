@@ -44,6 +44,7 @@ EVERY_KIND = [
     message((9, 3), body=b"timed", flags=grammar.EXPIRES, time_ms=2**64 - 1),
     ack(9, (0, 1), (5, 2**64 - 1)),
     queue_deleted(9),
+    {"kind": grammar.FILLER, "flags": grammar.IGNORABLE, "body": {"zeros": bytes(20)}},
     {"kind": 200, "flags": grammar.IGNORABLE, "count": 3, "body": b"later"},
 ]
 
@@ -182,10 +183,10 @@ def test_a_time_stands_behind_the_content(flags: int, kept: int) -> None:
 def test_an_unknown_kind_is_refused_unless_it_may_be_ignored() -> None:
     for flags in (0, grammar.DROPPABLE, grammar.MOVED):
         with pytest.raises(FormatError):
-            Record.build({"kind": 8, "flags": flags, "body": b"1234"}, algorithm=CRC32C)
+            Record.build({"kind": 9, "flags": flags, "body": b"1234"}, algorithm=CRC32C)
         with pytest.raises(FormatError):
-            Record.parse(sealed(struct.pack(">IIBBHI", 0, 16, 8, flags, 0, 0)), algorithm=CRC32C)
-    parsed = Record.parse(sealed(struct.pack(">IIBBHI", 0, 16, 8, grammar.IGNORABLE, 0, 5)), algorithm=CRC32C)
+            Record.parse(sealed(struct.pack(">IIBBHI", 0, 16, 9, flags, 0, 0)), algorithm=CRC32C)
+    parsed = Record.parse(sealed(struct.pack(">IIBBHI", 0, 16, 9, grammar.IGNORABLE, 0, 5)), algorithm=CRC32C)
     assert parsed.body == b"\0\0\0\5"
 
 

@@ -9,7 +9,8 @@
 
 1. Nothing of it is visible to anybody before tx.commit.
 2. All of it but requeues is in one commit of the log, and so on disk or not, as a whole. Others wait for that commit:
-   so it has a limit (7). Requeues follow in portions (``msgstore.log.own_writes``): a crash requeues deliveries anyway.
+   so it has a limit (7), and large contents are written ahead of it (``msgstore.log.bodies_ahead``). Requeues follow in
+   portions (``msgstore.log.own_writes``): a crash requeues deliveries anyway.
 3. tx.commit takes the current content: the channel has a new transaction when its commit begins, not when it is done.
 4. A queue that was deleted since the publish takes nothing. If one queue refuses a publish, the others still get it:
    the channel is closed with 406 for a partial completion, and the refused message is lost.
@@ -40,9 +41,11 @@ from warren.channels.jobs import KEPT_STEPS, DeliveryRun, Returning
 from warren.channels.wide_publish import STORED_STEPS, Spread
 from warren.exchanges.effects import Effects
 from warren.exchanges.exchange import Exchange
+from warren.msgstore.log.bodies_ahead import BodiesAhead
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.msgstore.log.own_writes import NOTHING
+from warren.msgstore.log.own_writes import AHEAD, NOTHING
+from warren.msgstore.log.records import head_bytes
 from warren.queues.base_queue import BaseQueue
 from warren.queues.delivery import Delivery, DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Job, Steps
@@ -162,6 +165,19 @@ class Transaction:
         """Return the number of messages that all queues together would get, about."""
         return sum([len(publish.queues) for publish in self.publishes])
 
+    def maybe_bodies(self) -> BodiesAhead | None:
+        """Return a plan for writing the contents of its publishes ahead of its commit; None: that is not worth it."""
+        sizes = self._log.ahead_file.sizes
+        if self._bytes < sizes.batch_bytes_min or self.row_count() > sizes.rows_max:
+            return None
+        plan = BodiesAhead(sizes, self._log.frame_bytes)
+        for publish in self.publishes:
+            message = publish.message
+            places = len([queue for queue in publish.queues if queue.stores]) if message.persistent else 0
+            if places:
+                plan.add(message, head_bytes(message, places))
+        return plan if plan.is_worth_it() else None
+
     def give_up(self) -> None:
         """Forget the publishes, and take nothing more: `maybe_take_answered` takes out the answered deliveries."""
         self.acked.reverse()  # it is taken from the end, the oldest first
@@ -225,7 +241,7 @@ class Commit(Job):
 
     If `check` does not pass, the commit is rolled back and answered with tx.rollback-ok: publishes are forgotten, and
     the channel has to put back the answered deliveries. `note` is called when all of it is done and nothing was
-    refused: records that it stores are in the same commit.
+    refused: records that it stores are in the same commit. `ahead`: the contents that are written before it begins.
     """
 
     def __init__(
@@ -234,12 +250,14 @@ class Commit(Job):
         transaction: Transaction,
         check: CommitCheck | None = None,
         note: Callable[[], None] | None = None,
+        ahead: BodiesAhead | None = None,
     ) -> None:
         self._channel = channel
         self._publisher = channel.publisher
         self._check = check
         self._origin: i64 = PROMISED if check is not None and check.is_promised else CHANNEL
         self._note = note
+        self._ahead = ahead  # until it is with the open batch
         self._transaction = transaction
         self._next_publish: int = 0
         self._next_rejected: int = 0
@@ -260,12 +278,24 @@ class Commit(Job):
         transaction.acked.reverse()  # it is taken from the end, the oldest first
 
     def need(self) -> i64:
+        if self._ahead is not None and not self._ahead.is_done:
+            return AHEAD
         return self._returning.need if self._is_stored else NOTHING
 
     def go_on(self, steps: Steps) -> bool:
         if not self._is_stored:
-            if not self._store(steps):
+            ahead = self._ahead
+            file = self._channel.shared.log.ahead_file
+            if ahead is not None and not ahead.is_done:
+                file.begin(ahead)
                 return False
+            try:
+                if not self._store(steps):
+                    return False
+            except BaseException:
+                if ahead is not None:
+                    file.drop(ahead)
+                raise
             if not self._is_stored:
                 return True  # it was rolled back
         if not (self._requeue(steps) and self._returning.end(steps) and self._wake(steps)):
@@ -277,6 +307,10 @@ class Commit(Job):
         """Do all but the requeues; True when that is done, or the check has not passed."""
         log = self._channel.shared.log
         if not self._holds:
+            ahead = self._ahead
+            if ahead is not None and not log.ahead_file.has_room(ahead):
+                steps.left -= 1
+                return False
             if self._is_longer_than(steps.left) or self._has_to_wait():
                 if not log.hold():
                     steps.left -= 1
@@ -290,11 +324,16 @@ class Commit(Job):
                 return False
             self._is_checked = True
             if not check.has_passed():
+                if self._ahead is not None:
+                    log.ahead_file.drop(self._ahead)
                 self._transaction.acked.reverse()  # as it was
                 self._end()
                 if self._channel.is_open():
                     self._channel.reply(m.TxRollbackOk())
                 return True
+        if self._ahead is not None:
+            log.ahead_file.attach(self._ahead)
+            self._ahead = None
         if not (self._publish(steps) and self._settle(steps) and self._drop(steps)):
             return False
         if self._note is not None and not self._partial:
@@ -477,7 +516,8 @@ def tx_commit(channel: Session) -> None:
     Raises:
         ChannelException: 406, the channel has no transaction.
     """
-    channel.connection.begin(Commit(channel, _taken_from(channel)))
+    transaction = _taken_from(channel)
+    channel.connection.begin(Commit(channel, transaction, ahead=transaction.maybe_bodies()))
 
 
 def tx_rollback(channel: Session) -> None:

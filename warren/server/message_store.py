@@ -234,12 +234,12 @@ class MessageStoreService:
     def _take(self, outcome: Outcome) -> None:
         counts = self.counts
         if isinstance(outcome, CommitJob) and outcome.is_continued:
-            counts.written_bytes += int(outcome.payload_bytes)
+            counts.written_bytes += int(outcome.written_bytes())
             self._broker.stored(outcome)
             self._space.note_segment(outcome)
         elif isinstance(outcome, CommitJob):
             counts.batches += 1
-            counts.written_bytes += int(outcome.payload_bytes)
+            counts.written_bytes += int(outcome.written_bytes())
             if outcome.sync:
                 counts.syncs += 1
                 counts.synced_bytes = counts.written_bytes

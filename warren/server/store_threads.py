@@ -230,7 +230,7 @@ class StoreThreads:
         self._store.commit(job, self._clock_ms())
         took_s = time.monotonic() - began_s
         self._commit_times.observe(took_s)
-        self.pace.note(int(job.payload_bytes), took_s, synced=job.sync)
+        self.pace.note(int(job.written_bytes()), took_s, synced=job.sync)
 
     def _keep_house(self, job: Job) -> None:
         store = self._store
@@ -262,7 +262,8 @@ class StoreThreads:
         if self._ended.is_set():
             return
         # After `append`: the gate may open from now on, and finds the outcome there.
-        if not (isinstance(outcome, CommitJob) and self._gate.waits(outcome)):
+        # The engine requests the next portion of contents when it learns of one, and no gate waits for that.
+        if not isinstance(outcome, CommitJob) or outcome.is_continued or not self._gate.waits(outcome):
             self._wake()
         if isinstance(outcome, Failure) and not self._ended.wait(GRACE_S):
             self._abandon()

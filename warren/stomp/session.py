@@ -681,7 +681,7 @@ class StompSession(Session):
         self._committing = Committing(frame.need("transaction"), transaction, frame.get("receipt"))
         check = CommitCheck(mandatory=False)
         check.is_promised = transaction.row_count() > ROWS_AT_ONCE
-        self.connection.begin(Commit(self, transaction, check))
+        self.connection.begin(Commit(self, transaction, check, ahead=transaction.maybe_bodies()))
 
     def abort(self, frame: StompFrame) -> None:
         """ABORT: sent messages are forgotten, answered deliveries wait for their answer again."""

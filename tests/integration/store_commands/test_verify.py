@@ -47,6 +47,16 @@ def test_a_whole_store_has_no_problem(tmp_path: Path, algorithm: int) -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["spare", "new", "ahead"])
+def test_a_segment_in_the_making_is_not_worth_a_note(tmp_path: Path, name: str) -> None:
+    """A crash leaves it, and the next start removes it."""
+    store = small_store(tmp_path / "data")
+    store.file(1).with_name(name).write_bytes(bytes(100))
+    code, lines = run("verify", store.path)
+    assert code == 0
+    assert of_type(lines, "note") == []
+
+
 @pytest.mark.parametrize("cut", [8, 9, 56, 57])
 def test_a_last_frame_that_was_cut_is_a_torn_tail_and_no_problem(tmp_path: Path, cut: int) -> None:
     store = small_store(tmp_path / "data")

@@ -11,8 +11,17 @@ import trio.testing
 from store_service import ServiceFixture, run
 
 from warren.msgstore.files.store import ReadProblem
+from warren.msgstore.log.bodies_ahead import BodiesAhead
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
-from warren.msgstore.log.jobs import CommitJob, Errand, ReadJob, RecordsRead, UnlinkJob, WholeRecordsRead
+from warren.msgstore.log.jobs import (
+    CommitJob,
+    Errand,
+    PortionJob,
+    ReadJob,
+    RecordsRead,
+    UnlinkJob,
+    WholeRecordsRead,
+)
 from warren.msgstore.log.message_log import LINGER_S, Damage
 from warren.server.settings import StoreSettings
 from warren.server.store_upkeep import CHECKPOINT_PAUSE_S, DEAD_KEPT_S
@@ -93,6 +102,29 @@ def test_the_loop_is_not_woken_for_a_commit_that_waits_at_the_gate_and_learns_of
         gate.open = True
         f.service.gate_moved()
         assert f.engine.told == ["stored 1"]
+
+    run(test, gate=gate)
+
+
+def test_the_loop_is_woken_for_contents_written_ahead_whatever_the_gate_says() -> None:
+    """(8): the next portion is requested when the loop learns of this one. They count as written once."""
+    gate = ClosedGate()
+    gate.tells = True
+
+    async def test(f: ServiceFixture) -> None:
+        log = f.engine.log
+        plan = BodiesAhead(log.ahead_file.sizes, log.frame_bytes)
+        log.commit_jobs.append(PortionJob(plan, log.batch.number, 0, [0], [bytes(100)], 1000))
+        f.service.dispatch()
+        await f.until(lambda: len(f.engine.told) == 1)
+        assert gate.asked == []
+        assert f.service.counts.written_bytes == 100
+        job = CommitJob(1, 0, 1, 0, 1000, [bytes(160)], 160, 1, True, True)
+        job.ahead_bytes = 100
+        log.commit_jobs.append(job)
+        f.service.dispatch()
+        await f.until(lambda: len(f.engine.told) == 2)
+        assert f.service.counts.written_bytes == 160
 
     run(test, gate=gate)
 

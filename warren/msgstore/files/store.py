@@ -5,6 +5,7 @@
     log/0000000001           segments
     streams/                 the sealed files of streams, see ``msgstore.files.sealed_files``
     log/spare  log/new       a segment in the making, which gets its name when its header is durable
+    log/ahead                one that has contents of its first batch already, see ``msgstore.log.bodies_ahead``
     quarantine/              copies of segments in which corruption was found
     pins/                    hard links to some of these, to copy from, see ``msgstore.files.pins``
 
@@ -31,7 +32,10 @@
    that.
 8. `changes`, if it is set, is told of a segment, a frame or a chunk before it is written, and of a sync before it
    begins, so that others can do the same meanwhile. A frame is told once, the others with each try.
-9. The directory of a follower that was catching up with its leader is not opened: only ``replication`` can make it the
+9. Of the first batch of a segment whole chunks may be in the file before it has its name, durably (`PortionJob`). The
+   commit leaves out a chunk only if the very same object was written and synced at its place. Whatever becomes of such
+   a file before, nothing depends on it: without space it is removed, and the commit writes everything.
+10. The directory of a follower that was catching up with its leader is not opened: only ``replication`` can make it the
    directory of a single broker again.
 
 No threads here. `commit` and `close` belong to the committer; `read`, `read_sealed`, `drop_sealed` and `release` to the
@@ -58,9 +62,10 @@ from warren.msgstore.files.pins import PinnedFile, Pins
 from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles, UnreadableFileError, sealed_path
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
 from warren.msgstore.files.store_errors import StoreError, StoreFullError, StoreUnreadableError
+from warren.msgstore.log.bodies_ahead import BodiesAhead
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
 from warren.msgstore.log.columns import Piece
-from warren.msgstore.log.jobs import CommitJob, DropJob, SealedRead, SealJob
+from warren.msgstore.log.jobs import CommitJob, DropJob, PortionJob, SealedRead, SealJob
 from warren.msgstore.log.log_position import LogPosition
 from warren.msgstore.log.records import (
     FORMAT_MAJOR,
@@ -78,6 +83,7 @@ CATCHING_UP: Final = "catching-up"
 CATCHING_UP_TMP: Final = "catching-up.tmp"
 SPARE: Final = "log/spare"
 NEW: Final = "log/new"
+AHEAD: Final = "log/ahead"
 QUARANTINE_TMP: Final = "quarantine/copy.tmp"
 
 READ_HANDLES_MAX: Final = 64
@@ -123,6 +129,15 @@ class _NewFile:
     path: str
     handle: int
     size: int
+
+
+class _FileAhead:
+    """A file with chunks of the plan's batch: `chunks` are durable, by their offsets."""
+
+    def __init__(self, plan: BodiesAhead, file: _NewFile) -> None:
+        self.plan = plan
+        self.file = file
+        self.chunks: dict[int, bytes] = {}
 
 
 def wall_time_ms() -> int:
@@ -172,6 +187,8 @@ class Store(FailStop):
         self._previous_crc = 0
         self._is_named = True  # durably: the directory was synced after the rename
         self._new: _NewFile | None = None  # of a beginning that failed
+        self._ahead: _FileAhead | None = None  # for the segment that will begin with its plan
+        self._begun: _FileAhead | None = None  # of the segment that is being written
         self._frame_job: CommitJob | None = None  # whose header is made already
         self._frame_head = b""
 
@@ -212,7 +229,7 @@ class Store(FailStop):
             for name in (LOG, QUARANTINE, STREAMS):
                 if name not in present:
                     self._fs.mkdir(name)
-            for path in (CHECKPOINT_TMP, CATCHING_UP_TMP, SPARE, NEW, QUARANTINE_TMP):
+            for path in (CHECKPOINT_TMP, CATCHING_UP_TMP, SPARE, NEW, AHEAD, QUARANTINE_TMP):
                 self._unlink_if_there(path)
             self._pins.clear()
         except OSError as error:
@@ -433,13 +450,16 @@ class Store(FailStop):
             StoreFailedError: the content of the disk is unknown; stop.
         """
         self._check()
+        if isinstance(job, PortionJob):
+            self._write_portion(job)
+            return
         try:
             if job.record_count:
                 with self._end_lock:
                     try:
                         self._write(job, time_ms)
                     except OSError as error:
-                        if not self._makes_room(error):
+                        if not (self._makes_room(error) or self._gives_up_ahead(job, error)):
                             raise
                         self._write(job, time_ms)
         except OSError as error:
@@ -450,6 +470,60 @@ class Store(FailStop):
             self._sync(self._handle, segment_path(self._number))
             self._synced()
         job.committed_lsn = self.committed_lsn
+
+    def _write_portion(self, job: PortionJob) -> None:
+        """Write chunks of a batch to come, and sync them; without any, remove their file."""
+        plan = job.bodies
+        assert plan is not None
+        ahead = self._ahead
+        try:
+            if ahead is None or ahead.plan is not plan or not job.chunks:
+                self._remove_ahead()
+                if not job.chunks:
+                    return
+                self._unlink_if_there(AHEAD)
+                file = _NewFile(AHEAD, self._fs.create(AHEAD, int(job.file_bytes)), int(job.file_bytes))
+                ahead = self._ahead = _FileAhead(plan, file)
+            offset = start = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + job.positions[0]
+            run: list[bytes] = []
+            for position, chunk in zip(job.positions, job.chunks, strict=True):
+                at = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + position
+                if at != offset:
+                    write_all(self._fs, ahead.file.handle, run, start)
+                    run = []
+                    start = at
+                run.append(chunk)
+                offset = at + len(chunk)
+            write_all(self._fs, ahead.file.handle, run, start)
+        except OSError as error:
+            if error.errno not in SHORTAGES:
+                self._raise(f"write {AHEAD}", error)
+            self._remove_ahead()
+            return
+        self._sync(ahead.file.handle, AHEAD)
+        for position, chunk in zip(job.positions, job.chunks, strict=True):
+            ahead.chunks[SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + position] = chunk
+
+    def _remove_ahead(self) -> None:
+        """Remove the file of a batch to come, if there is one; its bytes are written with their frame."""
+        ahead = self._ahead
+        if ahead is None:
+            return
+        self._ahead = None
+        try:
+            self._fs.close(ahead.file.handle)
+            self._unlink_if_there(AHEAD)
+        except OSError as error:
+            if error.errno not in SHORTAGES:
+                self._raise(f"remove {AHEAD}", error)
+
+    def _gives_up_ahead(self, job: CommitJob, error: OSError) -> bool:
+        """Free the space of a batch to come for this one, which did not fit; tell whether there was one."""
+        ahead = self._ahead
+        if error.errno not in _NO_SPACE or ahead is None or ahead.plan is job.bodies:
+            return False
+        self._remove_ahead()
+        return True
 
     def _write(self, job: CommitJob, time_ms: int) -> None:
         if job.segment != self._number:
@@ -488,14 +562,20 @@ class Store(FailStop):
             self._changes.segment(head)
         with self._lock:
             # The reader must not give the spare up meanwhile.
-            file = self._file_for(int(job.capacity))
+            file = self._file_for(job)
+            if file.size > job.capacity:
+                # Of contents ahead: the plan had room for what could be in front of each.
+                self._fs.truncate(file.handle, int(job.capacity))
             write_all(self._fs, file.handle, [head], 0)
             self._sync(file.handle, file.path)
             self._fs.rename(file.path, segment_path(number))
+            self._begun = None
             if file is self._spare:
                 self._spare = None
-            else:
+            elif file is self._new:
                 self._new = None
+            else:
+                self._begun, self._ahead = self._ahead, None
             self._segments = sorted([*self._segments, (int(job.base_lsn), number, int(job.capacity))])
         self.highest_number = number
         self._handle = file.handle
@@ -504,7 +584,11 @@ class Store(FailStop):
         self._end_lsn = self._base_lsn + SEGMENT_HEADER_BYTES
         self._is_named = False
 
-    def _file_for(self, capacity: int) -> _NewFile:
+    def _file_for(self, job: CommitJob) -> _NewFile:
+        ahead = self._ahead
+        if ahead is not None and ahead.plan is job.bodies:
+            return ahead.file
+        capacity = int(job.capacity)
         spare = self._spare
         if spare is not None and spare.size == capacity:
             return spare
@@ -555,11 +639,35 @@ class Store(FailStop):
             if self._changes is not None:
                 self._changes.frame(self._frame_head, job.chunks, sync=job.sync)
         head = self._frame_head
-        write_all(self._fs, self._handle, [head, *job.chunks], int(job.lsn - job.base_lsn))
+        for offset, chunks in self._unwritten([head, *job.chunks], job):
+            write_all(self._fs, self._handle, chunks, offset)
+        if not job.is_continued:
+            self._begun = None
         self._frame_job = None
         self._end_lsn += FRAME_HEADER_BYTES + int(job.payload_bytes)
         self._previous_crc = int.from_bytes(head[-4:], "big")
         job.crc = self._previous_crc
+
+    def _unwritten(self, chunks: list[bytes], job: CommitJob) -> list[tuple[int, list[bytes]]]:
+        """Return the chunks of a frame that were not written ahead, and their offsets."""
+        offset = int(job.lsn - job.base_lsn)
+        begun = self._begun
+        if begun is None:
+            return [(offset, chunks)]
+        runs: list[tuple[int, list[bytes]]] = []
+        run: list[bytes] = []
+        job.ahead_bytes = 0
+        for chunk in chunks:
+            if begun.chunks.get(offset) is chunk:
+                run = []
+                job.ahead_bytes += len(chunk)
+            elif run:
+                run.append(chunk)
+            else:
+                run = [chunk]
+                runs.append((offset, run))
+            offset += len(chunk)
+        return runs
 
     def close(self) -> None:
         """Seal the segment that is being written and give all files back. Call when both threads are idle or over.
@@ -579,12 +687,14 @@ class Store(FailStop):
         handles = [*self._read_handles.values(), *self._sealed.take_handles(), self._handle]
         self._read_handles.clear()
         self._handle = -1
-        for file in (self._spare, self._new):
+        ahead = None if self._ahead is None else self._ahead.file
+        for file in (self._spare, self._new, ahead):
             if file is not None:
                 handles.append(file.handle)
                 with suppress(OSError):
                     self._fs.unlink(file.path)
         self._spare = self._new = None
+        self._ahead = None
         for handle in handles:
             if handle >= 0:
                 with suppress(OSError):

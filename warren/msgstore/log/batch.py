@@ -42,6 +42,7 @@ from warren.msgstore.log.records import (
 )
 
 if TYPE_CHECKING:
+    from warren.msgstore.log.bodies_ahead import BodiesAhead
     from warren.msgstore.log.message_log import MessageLog
 
 # A few messages of this size are much to write; only publishers of such messages wait for them.
@@ -110,6 +111,7 @@ class Batch:
         self.messages: list[Message] = []  # of row n
         self.acking: list[QueueIndex] = []
         self.epoch_time_ms: i64 = -1  # not negative: the epoch begins with it
+        self.bodies: BodiesAhead | None = None  # some of its contents are on the disk
         self._log = log
         self._touched: list[QueueIndex] = []  # to be told when it is closed
         self._deleted = _NO_IDS
@@ -291,6 +293,7 @@ class Batch:
         batch.row_bytes = self.row_bytes
         batch.large_bytes = self.large_bytes
         batch.ahead_bytes = self.row_bytes
+        batch.bodies = self.bodies
         return batch
 
     def write(self, writer: RecordWriter) -> None:

@@ -19,6 +19,7 @@ from mypy_extensions import i64
 from warren.msgstore.log.records import FRAME_HEADER_BYTES, is_intact, record_length
 
 if TYPE_CHECKING:
+    from warren.msgstore.log.bodies_ahead import BodiesAhead
     from warren.msgstore.log.columns import Columns
     from warren.msgstore.log.removals import Removals
 
@@ -70,14 +71,39 @@ class CommitJob:
         self.record_count: i64 = record_count
         self.sync: bool = sync
         self.is_continued: bool = is_continued  # the next job has more of the batch: it is not reported before that
+        self.bodies: BodiesAhead | None = None  # its segment begins with the file of this plan
         self.crc: i64 = 0  # outcome: the crc field of the frame
         self.committed_lsn: i64 = 0  # outcome: all below is committed
+        self.ahead_bytes: i64 = 0  # outcome: so much of the frame was on the disk already
+
+    def written_bytes(self) -> i64:
+        """Return how much of the payload this job has written."""
+        return self.payload_bytes - self.ahead_bytes
 
     def end_lsn(self) -> i64:
         """Return the LSN up to which the log is written when it is carried out."""
         if self.record_count == 0:
             return self.lsn
         return self.lsn + FRAME_HEADER_BYTES + self.payload_bytes
+
+
+class PortionJob(CommitJob):
+    """Write chunks into the file of a plan (``bodies_ahead.py``) at these `positions` of its frame's payload, and sync.
+
+    Without chunks the file is removed. It is continued by the batch of the plan, and never fails for want of space:
+    then chunks are left out.
+    """
+
+    def __init__(
+        self, plan: BodiesAhead, batch: i64, segment: i64, positions: list[int], chunks: list[bytes], file_bytes: i64
+    ) -> None:
+        payload: i64 = 0
+        for chunk in chunks:
+            payload += len(chunk)
+        super().__init__(batch, 0, segment, 0, 0, chunks, payload, 0, False, True)
+        self.bodies = plan
+        self.positions = positions
+        self.file_bytes: i64 = file_bytes
 
 
 class Errand:

@@ -28,11 +28,12 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.msgstore.log.batch import Batch, BatchWaiter
+from warren.msgstore.log.bodies_ahead import AheadFile, BodiesAhead
 from warren.msgstore.log.checkpoint_cycle import CheckpointCycle
 from warren.msgstore.log.columns import CHUNK_BYTES, CHUNK_MESSAGES
 from warren.msgstore.log.doomed_pages import DoomedPages
 from warren.msgstore.log.epoch_table import NO_LIFE, EpochTable
-from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, SealJob, UnlinkJob
+from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, PortionJob, SealJob, UnlinkJob
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.own_writes import OwnWrites
 from warren.msgstore.log.queue_index import LSN_MASK, PAGE_ENTRIES, IndexOwner, QueueIndex
@@ -137,6 +138,7 @@ class MessageLog:
         self.batch = Batch(self, 1)  # the open one
         self.batch_bytes: i64 = BATCH_BYTES  # with more in it publishers wait; set by the shell
         self.own = OwnWrites(self)
+        self.ahead_file = AheadFile(self)
         self.on_open: Callable[[], None] | None = None  # something is in the batch: close it in `LINGER_S`
         self._record_buffers = RecordBuffers()  # of the writer of the open batch, which has one at most
         self._ahead: FrameAhead | None = None  # of the open batch, if portions of it are written
@@ -337,6 +339,7 @@ class MessageLog:
             ahead = FrameAhead(self._new_writer(), segment)
             self._ahead = ahead
         batch = self.batch
+        ahead.writer.bodies = batch.bodies
         batch.write(ahead.writer)
         ahead.segment.capacity = self._capacity_for(FRAME_HEADER_BYTES + ahead.writer.payload_bytes)
         self.batch = batch.further()
@@ -352,17 +355,21 @@ class MessageLog:
         """Make a `CommitJob` of the open batch."""
         ahead = self._ahead
         writer = self._new_writer() if ahead is None else ahead.writer
+        writer.bodies = batch.bodies
         batch.write(writer)
         self.checkpoints.log_grows_to(self.next_lsn + writer.payload_bytes)
         self.batch = Batch(self, batch.number + 1)
         job: CommitJob | None = None
         if writer.record_count:
-            frame: i64 = self._place_frame(writer.payload_bytes) if ahead is None else self._place_ahead(ahead)
+            begins: bool = batch.bodies is not None
+            frame: i64 = self._place_frame(writer.payload_bytes, begins) if ahead is None else self._place_ahead(ahead)
             job = self._put_jobs(batch, writer, frame)
             batch.enter(frame + FRAME_HEADER_BYTES)
         elif batch.wants_sync and self.durable_lsn < self.next_lsn:
             job = self._sync_job(batch)
             self.commit_jobs.append(job)
+        if batch.bodies is not None:
+            self.ahead_file.drop(batch.bodies)  # if its frame has not taken the file
         batch.close()
         self._flying_waiters = batch.waiters
         self.removals.batch_closed()
@@ -375,13 +382,14 @@ class MessageLog:
     def _new_writer(self) -> RecordWriter:
         return RecordWriter(self.checksum, self.frame_bytes, self._record_buffers)
 
-    def _place_frame(self, payload_bytes: i64) -> i64:
-        """Return the LSN of the frame, beginning a segment for it when it does not fit."""
+    def _place_frame(self, payload_bytes: i64, begins: bool) -> i64:
+        """Return the LSN of the frame, beginning a segment for it when it does not fit, or when it `begins` one."""
         size: i64 = FRAME_HEADER_BYTES + payload_bytes
         segments = self.segments.segments
         if segments:
             current = segments[-1]
-            if not current.sealed and current.end_lsn + size <= current.base_lsn + current.capacity:
+            has_room: bool = current.end_lsn + size <= current.base_lsn + current.capacity
+            if has_room and not begins and not current.sealed:
                 lsn: i64 = current.end_lsn
                 current.end_lsn = lsn + size
                 self.next_lsn = current.end_lsn
@@ -425,6 +433,12 @@ class MessageLog:
         segment = self.segments.segments[-1]
         frames = writer.take_frames()
         last: i64 = len(frames) - 1
+        bodies = batch.bodies
+        if bodies is not None:
+            if bodies.is_placed():
+                self.ahead_file.taken(bodies)
+            else:
+                bodies = None
         for at, frame in enumerate(frames):
             is_last: bool = at == last
             job = CommitJob(
@@ -440,6 +454,7 @@ class MessageLog:
                 not is_last,
             )
             self._is_new = False
+            job.bodies = bodies
             self.commit_jobs.append(job)
             lsn = job.end_lsn()
         return job
@@ -450,10 +465,29 @@ class MessageLog:
         base_lsn: i64 = segment.base_lsn
         return CommitJob(batch.number, self.next_lsn, segment.number, base_lsn, segment.capacity, [], 0, 0, True)
 
+    def put_portion(self, plan: BodiesAhead) -> None:
+        """Have the next portion of a plan written (``bodies_ahead.py``)."""
+        positions, chunks = plan.take_portion()
+        self._put_portion(plan, positions, chunks)
+
+    def drop_bodies(self, plan: BodiesAhead) -> None:
+        """Have the file of a plan removed."""
+        self._put_portion(plan, [], [])
+
+    def _put_portion(self, plan: BodiesAhead, positions: list[int], chunks: list[bytes]) -> None:
+        segments = self.segments.segments
+        segment: i64 = segments[-1].number if segments else 0
+        file_bytes: i64 = self._capacity_for(FRAME_HEADER_BYTES + plan.end)
+        self.commit_jobs.append(PortionJob(plan, self.batch.number, segment, positions, chunks, file_bytes))
+
     # --- outcomes ---------------------------------------------------------------------------------------------------
 
     def committed(self, job: CommitJob) -> None:
         """The shell has carried `job` out."""
+        if isinstance(job, PortionJob):
+            if job.chunks and job.bodies is not None:
+                self.ahead_file.portion_written(job.bodies)
+            return
         if job.is_continued:
             return
         assert job is self.in_flight

@@ -8,6 +8,7 @@ of them together have one share of each batch of the log.
     PACED     its share of the batch                               returns: their queues hand out nothing meanwhile
     WRITES    that, and for the disk to have more than its floor   dead letters, delayed messages that are due
     ADDS      that, and for memory                                 copies: history, retained messages
+    AHEAD     the contents of a large commit to be on the disk     tx.commit, see ``bodies_ahead.py``
 
 1. A batch has at most `batch_bytes // 2` of this, and one message more. A batch with its share is closed soon, and
    synced: the next one begins with a share of its own. So a confirm waits no longer than without own writes, and half
@@ -33,6 +34,7 @@ NOTHING: Final = 0
 PACED: Final = 1
 WRITES: Final = 2
 ADDS: Final = 3
+AHEAD: Final = 4
 
 
 class OwnWrites:
@@ -53,6 +55,8 @@ class OwnWrites:
         """Tell whether something with this `need` may write now."""
         if need == NOTHING:
             return True
+        if need == AHEAD:
+            return self._log.ahead_file.is_free()
         if need >= WRITES and self.disk_is_short:
             return False
         if need >= ADDS and self.memory_is_short:

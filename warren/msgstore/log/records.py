@@ -14,7 +14,7 @@ All numbers are big-endian, every record starts at a multiple of 8, and the padd
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be, write_i16_be, write_i32_be, write_i64_be
 from librt.vecs import append, vec
@@ -22,6 +22,9 @@ from mypy_extensions import i16, i32, i64, u8
 
 from warren.amqp.properties import expiration_ms_of, is_persistent
 from warren.msgstore.log.message import Envelope, Message
+
+if TYPE_CHECKING:
+    from warren.msgstore.log.bodies_ahead import BodiesAhead
 
 SEGMENT_MAGIC: Final = b"WARRNLOG"
 FORMAT_MAJOR: Final = 1
@@ -50,6 +53,7 @@ QUEUE_DELETED: Final = 4
 PAGE: Final = 5
 EPOCH: Final = 6
 LIFE: Final = 7
+FILLER: Final = 8
 
 IGNORABLE: Final = 0x01
 DROPPABLE: Final = 0x02
@@ -150,6 +154,11 @@ def frame_header(
     return head + crc.to_bytes(4, "big")
 
 
+def head_bytes(message: Message, places: i64) -> i64:
+    """Return the bytes of the record of a message with so many places before its content."""
+    return MESSAGE_HEAD_BYTES + PLACE_BYTES * places + len(message.envelope.names)
+
+
 class FramePayload:
     """The content of one frame."""
 
@@ -180,6 +189,7 @@ class RecordWriter:
         self.payload_bytes: i64 = 0
         self.record_count: i64 = 0
         self.position: i64 = 0  # of the record that was written last
+        self.bodies: BodiesAhead | None = None  # contents that have a place already
         self._frame_bytes: i64 = frame_bytes
         self._frame_start: i64 = 0  # where the payload of the last frame begins
         self._frame_records: i64 = 0  # records in earlier frames
@@ -239,6 +249,12 @@ class RecordWriter:
             flags |= DELIVERED
         if message.republished:
             flags |= REPUBLISHED
+        bodies = self.bodies
+        planned: i64 = -1
+        if bodies is not None and content_bytes >= CHUNK_MIN_BYTES:
+            planned = bodies.position_of(message) - head_bytes(message, places)
+            is_last: bool = planned + padded(length) > self._frame_start + self._frame_bytes
+            self._fill_up_to(planned - FRAME_HEADER_BYTES if is_last else planned, bodies.gap_max())
         head = self._scratch
         head.truncate(0)
         # Two numbers of eight bytes for eight fields. Lengths have 31 bits: the highest bit is not that of a sign.
@@ -271,6 +287,8 @@ class RecordWriter:
         if time:
             crc = self._checksum(time, crc)
         self._place(length)
+        if bodies is not None and planned == self.position:
+            bodies.placed += 1
         out = self._out
         write_i32_be(out, signed_word(crc))
         out.write(start)
@@ -283,6 +301,14 @@ class RecordWriter:
         out.write(time)
         self._count(length)
         return length
+
+    def _fill_up_to(self, position: i64, gap_max: i64) -> None:
+        """Write a record without a meaning that ends at `position`, if there is room for one, and not too much."""
+        gap: i64 = position - self.payload_bytes
+        if RECORD_HEAD_BYTES <= gap <= gap_max:
+            head = self._head(FILLER, IGNORABLE, 0, 0, gap - RECORD_HEAD_BYTES)
+            head.write(bytes(int(gap - RECORD_HEAD_BYTES)))
+            self._finish(gap)
 
     def copy(self, record: bytes, flags: i64, queue_ids: vec[i64], sequence_numbers: vec[i64]) -> i64:
         """Write the MESSAGE `record` again with other flags, for these places only; return its length."""

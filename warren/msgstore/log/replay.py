@@ -26,6 +26,7 @@ from warren.msgstore.log.records import (
     DROPPABLE,
     EPOCH,
     EXPIRES,
+    FILLER,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     IGNORABLE,
@@ -52,7 +53,7 @@ from warren.msgstore.log.records import (
     unsigned_word,
 )
 
-KINDS: Final = (MESSAGE, ACK, QUEUE, QUEUE_DELETED, PAGE, EPOCH, LIFE)
+KINDS: Final = (MESSAGE, ACK, QUEUE, QUEUE_DELETED, PAGE, EPOCH, LIFE, FILLER)
 
 
 class ReplayError(ValueError):

@@ -88,6 +88,8 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
     7 LIFE                            the second record of every start, IGNORABLE; not in stores of earlier versions
         12   4  epoch
         16  16  life_id               random: a copy of the store that is started writes another one
+    8 FILLER                          IGNORABLE and without a meaning: has the next record begin where it must
+        12      zeros
 
     messages/checkpoint       what replaying all frames below an LSN would give, durable entries only
 
@@ -223,6 +225,7 @@ QUEUE_DELETED: Final = 4
 PAGE: Final = 5
 EPOCH: Final = 6
 LIFE: Final = 7
+FILLER: Final = 8
 
 IGNORABLE: Final = 0x01
 DROPPABLE: Final = 0x02
@@ -419,6 +422,8 @@ Epoch = Struct(_UNCOUNTED, "epoch" / Long, "time_ms" / LongLong)
 
 Life = Struct(_UNCOUNTED, "epoch" / Long, "life_id" / Bytes(16))
 
+Filler = Struct(_UNCOUNTED, "zeros" / ExprValidator(GreedyBytes, lambda zeros, _context: not any(zeros)))
+
 KINDS: Final[dict[int, Any]] = {
     MESSAGE: Message,
     ACK: Ack,
@@ -427,6 +432,7 @@ KINDS: Final[dict[int, Any]] = {
     PAGE: Page,
     EPOCH: Epoch,
     LIFE: Life,
+    FILLER: Filler,
 }
 KIND_NAMES: Final[dict[int, str]] = {
     MESSAGE: "MESSAGE",
@@ -436,6 +442,7 @@ KIND_NAMES: Final[dict[int, str]] = {
     PAGE: "PAGE",
     EPOCH: "EPOCH",
     LIFE: "LIFE",
+    FILLER: "FILLER",
 }
 _COUNTED: Final[dict[int, str]] = {MESSAGE: "places", ACK: "ranges", PAGE: "entries"}
 

@@ -49,7 +49,7 @@ from warren.msgstore.tools.format import (
 from warren.msgstore.tools.lines import UnreadableStore
 
 # Segments in the making: a crash leaves them, the next start removes them.
-UNFINISHED: Final = frozenset({"spare", "new"})
+UNFINISHED: Final = frozenset({"spare", "new", "ahead"})
 
 RECORD_HEAD_BYTES: Final = 16
 # Magic, payload bytes, LSN, durable LSN, time, epoch, previous crc, record count, store tag, crc.
