@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warren.mgmt_plugin.metrics.history import COARSE, ROWS, SAMPLES_MAX, STEP_S, Clock, Series
+from warren.mgmt_plugin.metrics.history import A_DAY, AN_HOUR, COARSE, ROWS, SAMPLES_MAX, STEP_S, Clock, Series
 
 START_MS = 1_700_000_000_000
 FIELDS = ("messages", "publish")
@@ -17,9 +17,9 @@ FIELDS = ("messages", "publish")
 class Recorded:
     """A series, its clock, and every row there ever was."""
 
-    def __init__(self, *, totals: bool = False) -> None:
+    def __init__(self, *, coarse: int = 0) -> None:
         self.clock = Clock()
-        self.series = Series(FIELDS, totals=totals)
+        self.series = Series(FIELDS, coarse=coarse)
         self.rows: dict[int, tuple[float, float]] = {}
 
     def tick(self, *row: float) -> None:
@@ -69,13 +69,13 @@ def levels(count: int) -> Iterator[tuple[int, float]]:
         yield ticks, reach_s if level < count - 1 else float("inf")
 
 
-@pytest.mark.parametrize("totals", [False, True])
+@pytest.mark.parametrize("coarse", [0, AN_HOUR, A_DAY])
 @pytest.mark.parametrize("ticks", [5, 200, 3000])
-def test_what_is_told_is_what_was(ticks: int, totals: bool) -> None:
+def test_what_is_told_is_what_was(ticks: int, coarse: int) -> None:
     seed = random.randrange(1 << 30)
     print("seed", seed)
     random_source = random.Random(seed)
-    recorded = Recorded(totals=totals)
+    recorded = Recorded(coarse=coarse)
     messages = publish = 0
     while recorded.clock.tick < ticks:
         quiet = random_source.choice([0, 0, 1, 3, 200])
@@ -86,7 +86,7 @@ def test_what_is_told_is_what_was(ticks: int, totals: bool) -> None:
             messages = random_source.randrange(100)
             recorded.tick(messages, publish)
         if random_source.random() < 0.2 or recorded.clock.tick >= ticks:
-            ages = (5, 60, 600, 715, 3600, 36000, 86400) if totals else (5, 60, 600, 715)
+            ages = (5, 60, 600, 715, 3600, 36000, 86400)[: 4 + coarse]
             age_s = random_source.choice(ages)
             recorded.check(random_source.choice(FIELDS), age_s, random_source.choice([5, 7, 10, 60, 600, 1800]))
 
@@ -130,9 +130,9 @@ def test_samples_are_newest_first_and_only_when_asked_for() -> None:
     assert [sample["sample"] for sample in recorded.details("messages", 10, 10)["samples"]] == [4, 1]
 
 
-@pytest.mark.parametrize("totals", [False, True])
-def test_without_a_past_it_was_as_it_is(totals: bool) -> None:
-    recorded = Recorded(totals=totals)
+@pytest.mark.parametrize("coarse", [0, AN_HOUR, A_DAY])
+def test_without_a_past_it_was_as_it_is(coarse: int) -> None:
+    recorded = Recorded(coarse=coarse)
     told = recorded.details("messages", 60, 5)
     assert [sample["sample"] for sample in told["samples"]] == [0] * 13
     assert (told["avg"], told["avg_rate"], told["rate"]) == (0, 0.0, 0.0)
@@ -143,8 +143,8 @@ def test_without_a_past_it_was_as_it_is(totals: bool) -> None:
 
 @pytest.mark.parametrize(("age_s", "incr_s"), [(1 << 40, 1), (10**15, 10**15), (5, 1 << 40), (1, 1)])
 def test_ages_and_steps_may_be_absurd(age_s: int, incr_s: int) -> None:
-    for totals in (False, True):
-        recorded = Recorded(totals=totals)
+    for coarse in (0, AN_HOUR, A_DAY):
+        recorded = Recorded(coarse=coarse)
         for value in range(2000):
             recorded.tick(value, value)
         samples = recorded.details("messages", age_s, incr_s)["samples"]
@@ -153,7 +153,7 @@ def test_ages_and_steps_may_be_absurd(age_s: int, incr_s: int) -> None:
 
 
 def test_a_past_has_a_fixed_size() -> None:
-    recorded = Recorded(totals=True)
+    recorded = Recorded(coarse=A_DAY)
     for value in range(3 * ROWS):
         recorded.tick(value, value)
     sizes = [len(ring._values) for ring in recorded.series._rings]
@@ -168,7 +168,7 @@ def test_a_series_that_is_told_of_changes_only_has_the_past_of_one_that_is_told_
     print("seed", seed)
     dice = random.Random(seed)
     clock = Clock()
-    every, changes = Series(FIELDS, totals=True), Series(FIELDS, totals=True)
+    every, changes = Series(FIELDS, coarse=A_DAY), Series(FIELDS, coarse=A_DAY)
     messages = publish = 0
     before: tuple[float, ...] = ()
     for _ in range(ticks):
@@ -191,7 +191,7 @@ def test_a_series_that_is_told_of_changes_only_has_the_past_of_one_that_is_told_
 
 def test_the_tick_by_which_a_counter_passed_a_value_is_found_in_the_finest_level_that_reaches_back_so_far() -> None:
     clock = Clock()
-    series = Series(FIELDS, totals=True)
+    series = Series(FIELDS, coarse=A_DAY)
     for tick in range(1, 2001):  # one more at each tick, up to tick 1000, and none after 1900
         clock.tick = tick
         series.take(tick, (0, min(tick, 1900)))

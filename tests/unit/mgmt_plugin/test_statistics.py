@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -172,6 +173,25 @@ def test_exchanges_channels_and_connections_are_sampled_too(watched: Watched) ->
     ]
     for fields, row in rows:
         assert len(fields) == len(row) and all(type(value) is int for value in row)
+
+
+def test_an_exchange_and_a_connection_have_a_past_of_an_hour(watched: Watched) -> None:
+    exchange = watched.harness.broker.vhosts["/"].exchanges["amq.fanout"]
+    connection = watched.client.connection
+    ticks = 3600 // STEP_S + 24
+    for _ in range(ticks):
+        watched.client.publish("amq.fanout", "k", b"x")
+        watched.tick()
+    for item, fields, row, name in (
+        (exchange, EXCHANGE_STATS, exchange_counters(exchange), "publish_in"),
+        (connection, CONNECTION_FIELDS, connection_counters(connection), "recv_oct"),
+    ):
+        shown: dict[str, Any] = {}
+        watched.statistics.of(item, fields, row).add(shown, (name,), (3600, 60))
+        samples = [sample["sample"] for sample in shown[f"{name}_details"]["samples"]]
+        assert len(samples) == 61
+        apart = {newer - older for newer, older in pairwise(samples)}
+        assert len(apart) == 1 and apart.pop() > 0
 
 
 def test_an_exchange_that_rests_keeps_its_row_until_it_goes(watched: Watched) -> None:

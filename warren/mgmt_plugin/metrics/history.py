@@ -2,7 +2,7 @@
 
     level     step      reaches back      kept of
     0         5 s       12 min            everything
-    1         1 min     90 min            totals (the broker, its vhosts, the node) and queues
+    1         1 min     90 min            totals (the broker, its vhosts, the node), queues, exchanges, connections
     2         10 min    10 h              totals and queues
     3         30 min    30 h              totals and queues
 
@@ -26,6 +26,9 @@ STEP_S: Final = 5
 ROWS: Final = 144
 # Ticks per row, and rows, of the coarser levels.
 COARSE: Final = ((12, 90), (120, 60), (360, 60))
+# How many of the coarser levels a series has: a little more than an hour, or a day.
+AN_HOUR: Final = 1
+A_DAY: Final = len(COARSE)
 SAMPLES_MAX: Final = 1000
 
 
@@ -93,15 +96,14 @@ class _Ring:
 
 
 class Series:
-    """The past of one object."""
+    """The past of one object; `coarse`: how many of the coarser levels are kept of it."""
 
     __slots__ = ("_latest", "_latest_tick", "_previous", "_rings", "fields")
 
-    def __init__(self, fields: tuple[str, ...], *, totals: bool = False) -> None:
+    def __init__(self, fields: tuple[str, ...], *, coarse: int = 0) -> None:
         self.fields = fields
         self._rings = [_Ring(len(fields), 1, ROWS)]
-        if totals:
-            self._rings += [_Ring(len(fields), ticks, rows) for ticks, rows in COARSE]
+        self._rings += [_Ring(len(fields), ticks, rows) for ticks, rows in COARSE[:coarse]]
         self._latest: Sequence[float] = ()
         self._previous: Sequence[float] = ()
         self._latest_tick = -1

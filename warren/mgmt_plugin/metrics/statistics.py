@@ -1,8 +1,9 @@
 """Samples the counters of the engine, every `history.STEP_S`, so that rates and charts have a past.
 
 1. Everything has a rate, of the last tick. The node, the broker and its vhosts always have a past; of queues (a day),
-   exchanges, channels and connections at most `KEPT_MAX` have. One that begins to change takes the place of one that
-   has rested for `REST_TICKS`, if there is one; one that somebody looks at takes the place of the longest resting one.
+   exchanges and connections (an hour), and channels (ten minutes) at most `KEPT_MAX` have. One that begins to change
+   takes the place of one that has rested for `REST_TICKS`, if there is one; one that somebody looks at takes the place
+   of the longest resting one.
 2. Sampling runs in pieces of about a millisecond. An object that has gone is forgotten at the next tick, a queue at
    once. A queue in which nothing has happened costs one comparison. So does a connection that has transferred no byte:
    its channels have done nothing that is counted, or nothing that has been sent yet.
@@ -34,7 +35,7 @@ from warren.engine_view.refs import ConnectionRef, QueueRef
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import PAGE_SIZE_MAX
-from warren.mgmt_plugin.metrics.history import STEP_S, Clock, Series
+from warren.mgmt_plugin.metrics.history import A_DAY, AN_HOUR, STEP_S, Clock, Series
 from warren.queues.counters import MessageCounts, Sums
 from warren.server.beats import beat_after
 
@@ -57,6 +58,8 @@ CHURN: Final = (
 )
 TOTAL_FIELDS: Final = (*LENGTHS, *CHANNEL_STATS, *CONNECTION_FIELDS)
 BROKER_FIELDS: Final = (*TOTAL_FIELDS, *CHURN)
+# How far back single objects reach. Channels come and go, and have many fields.
+_COARSE: Final = {QUEUE_FIELDS: A_DAY, EXCHANGE_STATS: AN_HOUR, CONNECTION_FIELDS: AN_HOUR}
 # Shared by all in which nothing has happened yet.
 ZEROS: Final = {
     len(fields): (0,) * len(fields) for fields in (QUEUE_FIELDS, CHANNEL_STATS, EXCHANGE_STATS, CONNECTION_FIELDS)
@@ -119,7 +122,7 @@ class Statistics:
 
     def __init__(self, view: EngineView, node_row: Callable[[], tuple[int, ...]]) -> None:
         self.node_row = node_row
-        self._node_series = Series(NODE_FIELDS, totals=True)
+        self._node_series = Series(NODE_FIELDS, coarse=A_DAY)
         self.clock = Clock()
         self._view = view
         self._kept: OrderedDict[object, Series] = OrderedDict()
@@ -130,7 +133,7 @@ class Statistics:
         self._before: dict[object, tuple[int, ...]] = {}  # the row before, of objects changed in the last tick
         self._octets: dict[str, list[int]] = {}  # received from and sent to all clients of a vhost, ever
         self._changed_ms: dict[object, int] = {}  # when a row was last another one
-        self._broker_series = Series(BROKER_FIELDS, totals=True)
+        self._broker_series = Series(BROKER_FIELDS, coarse=A_DAY)
         self._vhost_series: dict[str, Series] = {}
         view.queues.watch_gone(self.forget_queue)
 
@@ -194,7 +197,7 @@ class Statistics:
                 await give_way()
             of_vhost = (int(lengths.messages), int(lengths.ready), int(lengths.unacked))
             row = self.vhost_row(vhost, of_vhost, sums.by_vhost.get(vhost, MessageCounts()))
-            self._vhost_series.setdefault(vhost, Series(TOTAL_FIELDS, totals=True)).take(tick, row)
+            self._vhost_series.setdefault(vhost, Series(TOTAL_FIELDS, coarse=A_DAY)).take(tick, row)
             totals = [before + more for before, more in zip(totals, of_vhost, strict=True)]
         self._broker_series.take(tick, self.broker_row(totals, sums))
         self._node_series.take(tick, self.node_row())
@@ -277,7 +280,7 @@ class Statistics:
         return rested_ms >= REST_TICKS * STEP_S * 1000
 
     def _keep(self, item: object, fields: tuple[str, ...]) -> Series:
-        series = Series(fields, totals=fields is QUEUE_FIELDS)
+        series = Series(fields, coarse=_COARSE.get(fields, 0))
         self._kept[item] = series
         if len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)

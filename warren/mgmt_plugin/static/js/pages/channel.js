@@ -2,7 +2,7 @@
 
 import { path, withQuery } from '../api.js';
 import { Num, Rate, rateOf, Since } from '../format.js';
-import { OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { CHANNEL_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { CONSUMER_COLUMNS, SLOWEST_FIRST } from '../parts/consumers.js';
 import { channelTitle, ConnectionLink, ExchangeLink, QueueLink } from '../parts/links.js';
 import { RateChart } from '../parts/message_rates.js';
@@ -43,12 +43,12 @@ const DELIVERIES = [
 
 export default function Channel({ name }) {
   const { query } = useStore(place);
-  const range = rangeOf(query, OBJECT_RANGES);
+  const range = rangeOf(query, CHANNEL_RANGES);
   const poll = usePoll(withQuery(path`channels/${name}`, sampleQuery(range, ['msg_rates'])));
   const each = poll.data;
   return html`<${Page}
     title=${each ? channelTitle(each) : name} crumbs=${[['Channels', listHref(['channels'])]]} marks=${each && html`<${State} value=${each.state} />`}
-    actions=${html`<${RangePicker} offered=${OBJECT_RANGES} range=${range} onPick=${(s) => setQuery({ range: s })} />`}
+    actions=${html`<${RangePicker} offered=${CHANNEL_RANGES} range=${range} onPick=${(s) => setQuery({ range: s })} />`}
   >
     ${
       pending(poll, 'This channel is closed.') ??

@@ -14,8 +14,9 @@ const RANGES = [
 ];
 
 const FIRST = RANGES[1];
-/** What the broker keeps of exchanges, connections and channels. It keeps totals and queues for a day. */
-export const OBJECT_RANGES = RANGES.slice(0, 2);
+/** What the broker keeps of channels, of exchanges and connections. It keeps totals and queues for a day. */
+export const CHANNEL_RANGES = RANGES.slice(0, 2);
+export const OBJECT_RANGES = RANGES.slice(0, 3);
 
 /** The range that the query names, of those that are offered. */
 export const rangeOf = (query, offered = RANGES) => offered.find((range) => String(range.s) === query.range) ?? FIRST;
