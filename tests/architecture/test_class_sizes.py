@@ -33,8 +33,10 @@ REASONS = {
     "queues/backlog.py": {"Backlog": "to be divided: paging out, fetching, and places"},
     "queues/delivery.py": {"DeliveryLedger": "per message: a further object costs a look-up"},
     "queues/held_messages.py": {"HeldMessages": "to be divided: what is stored, and what is fetched to be released"},
-    "queues/queue.py": {"Queue": "to be divided: `Dispatch`"},
-    "queues/ready_messages.py": {"ReadyMessages": "to be divided: `Dispatch`"},
+    "queues/queue.py": {
+        "Queue": "what `BaseQueue` asks for; the way of a plain queue is in line, modes are a `Dispatch`"
+    },
+    "queues/ready_messages.py": {"ReadyMessages": "to be divided: what of it is stored, and what has come back"},
     "queues/rules.py": {"QueueRules": "a record: a field for each rule"},
     "replication/elected_node.py": {"ElectedNode": "what the driver of a member asks of a node"},
     "replication/follower.py": {"Follower": "one connection's state machine, with its image and its catching up"},

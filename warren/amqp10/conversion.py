@@ -60,7 +60,6 @@ from warren.amqp10.values import (
 from warren.queues.retry import DELIVERY_COUNT
 
 HEADER: Final = 0x70
-DELIVERY_ANNOTATIONS: Final = 0x71
 MESSAGE_ANNOTATIONS: Final = 0x72
 PROPERTIES: Final = 0x73
 APPLICATION_PROPERTIES: Final = 0x74

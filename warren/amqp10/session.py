@@ -167,46 +167,21 @@ class Amqp10Session(Session):
             self._write_link_flow(link)
 
     def _write_link_flow(self, link: ReceivingLink) -> None:
-        self._window = WINDOW
-        outbox = self.connection.outbox
-        outbox.touch()
-        write_flow(
-            outbox.writer,
-            self.channel,
-            self._next_incoming_id,
-            WINDOW,
-            self.transfers.next_outgoing_id,
-            link.handle,
-            link.delivery_count,
-            link.credit,
-            -1,
-            False,
-        )
+        self._write_flow(link.handle, link.delivery_count, link.credit, -1, drain=False)
 
     def _write_sending_flow(self, link: SendingLink, *, drain: bool) -> None:
-        self._window = WINDOW
         consumer = link.consumer
         available: i64 = 0
         if consumer is not None and (consumer.search is None or not consumer.search.is_through):
             available = consumer.queue.ready_count
             if available > U32:
                 available = U32
-        outbox = self.connection.outbox
-        outbox.touch()
-        write_flow(
-            outbox.writer,
-            self.channel,
-            self._next_incoming_id,
-            WINDOW,
-            self.transfers.next_outgoing_id,
-            link.handle,
-            link.delivery_count(),
-            link.credit_left(),
-            available,
-            drain,
-        )
+        self._write_flow(link.handle, link.delivery_count(), link.credit_left(), available, drain=drain)
 
-    def _write_flow(self) -> None:
+    def _write_session_flow(self) -> None:
+        self._write_flow(-1, 0, 0, -1, drain=False)
+
+    def _write_flow(self, handle: i64, delivery_count: i64, credit: i64, available: i64, *, drain: bool) -> None:
         self._window = WINDOW
         outbox = self.connection.outbox
         outbox.touch()
@@ -216,11 +191,11 @@ class Amqp10Session(Session):
             self._next_incoming_id,
             WINDOW,
             self.transfers.next_outgoing_id,
-            -1,
-            0,
-            0,
-            -1,
-            False,
+            handle,
+            delivery_count,
+            credit,
+            available,
+            drain,
         )
 
     # --- transfers --------------------------------------------------------------------------------------------------
@@ -253,7 +228,7 @@ class Amqp10Session(Session):
         except Amqp10Error as error:
             self.fail_link(link, LinkError(error.condition, error.explanation))  # the frame itself is valid
         if self._window <= WINDOW_STEP:
-            self._write_flow()
+            self._write_session_flow()
 
     def _take(self, link: ReceivingLink, transfer: Transfer, data: bytes, start: i64, end: i64) -> None:
         if transfer.aborted or transfer.resume:
@@ -498,7 +473,7 @@ class Amqp10Session(Session):
             self._wake_consumers()
         if flow.handle < 0:
             if flow.echo:
-                self._write_flow()
+                self._write_session_flow()
             return
         link = self.links.get(flow.handle)
         if link is None:

@@ -37,7 +37,6 @@ from warren.queues.base_queue import BaseQueue
 from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.outcome import ACCEPTED, REFUSED
-from warren.queues.receiver import Receiver
 from warren.vhosts.virtual_host import VirtualHost
 
 if TYPE_CHECKING:
@@ -253,7 +252,7 @@ class Session:
         if flags & SPECIAL_PROPERTIES or not route.cacheable or self.transaction is not None:
             self.connection.units_left -= CARE_UNITS
             header = data[start + FRAME_HEAD_BYTES : header_end - 1]
-            self.publish_with_care(route, content, pieces, header, flags, body_bytes, largest)
+            self.publisher.publish_with_care(route, content, pieces, header, flags, body_bytes, largest)
             return
         self.published += 1
         self.published_bytes += body_bytes
@@ -268,7 +267,7 @@ class Session:
             if len(queues) == 0:
                 self.unroutable(route, message)
             elif len(queues) > QUEUES_AT_ONCE:
-                self.publish_wide(message, queues)
+                self.publisher.publish_wide(message, queues)
                 return
         outcome: i64 = ACCEPTED
         for queue in queues:
@@ -280,23 +279,6 @@ class Session:
             confirms.count_publish(message, outcome, route.ticket)
             if outcome == REFUSED:
                 self.connection.check_outbox()
-
-    def publish_with_care(
-        self,
-        route: Route,
-        content: bytes,
-        pieces: list[bytes] | None,
-        header: bytes,
-        flags: i64,
-        body_bytes: i64,
-        largest: i64,
-    ) -> None:
-        """Publish a message that needs more than a look at its route."""
-        self.publisher.publish_with_care(route, content, pieces, header, flags, body_bytes, largest)
-
-    def publish_wide(self, message: Message, queues: list[Receiver]) -> None:
-        """Publish to very many queues, over several turns."""
-        self.publisher.publish_wide(message, queues)
 
     def unroutable(self, route: Route, message: Message) -> None:
         """Return a mandatory message; drop another one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Final
 
 import msgspec
 
@@ -27,8 +26,6 @@ from warren.mgmt_plugin.routes import (
 )
 from warren.server.management import CommitTimeout, Management
 from warren.server.threads import Stuck
-
-MANAGEMENT_PREFIXES: Final = ("/api", "/metrics", "/health")
 
 
 class Api:

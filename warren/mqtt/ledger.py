@@ -265,11 +265,6 @@ class MqttLedger(DeliveryLedger):
             held.popleft()
             self._held_bytes -= first.message.body_bytes
 
-    def held_count(self) -> int:
-        """Return the number of deliveries that wait."""
-        held = self._held
-        return 0 if held is None else len(held)
-
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def maybe_tag(self, packet_id: int) -> int | None:

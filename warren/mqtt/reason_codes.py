@@ -23,7 +23,6 @@ from warren.amqp.errors import (
 from warren.channels.login import ConnectionLimitReached
 
 SUCCESS: Final = 0x00
-DISCONNECT_WITH_WILL: Final = 0x04
 NO_SUBSCRIBERS: Final = 0x10
 NO_SUBSCRIPTION: Final = 0x11
 CONTINUE_LOGIN: Final = 0x18  # of AUTH, as the next one

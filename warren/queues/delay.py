@@ -30,7 +30,6 @@ from warren.msgstore.log.message import HEADER_AT, Message
 from warren.queues.dead_letter import with_header
 
 DELAY: Final = "x-delay"
-DELIVER_AT: Final = "x-deliver-at"
 DELAY_MAX_MS: Final = 315360000000
 # Later times cannot be told apart, and need not be.
 _FAR: Final = 1 << 60

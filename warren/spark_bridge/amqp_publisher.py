@@ -32,7 +32,6 @@ from warren.spark_bridge.frames import FRAME_BYTES_MAX, bounds_of, content_of
 HEARTBEAT_S: Final = 60
 _PROTOCOL: Final = b"AMQP\x00\x00\x09\x01"
 _METHOD: Final = 1
-_HEARTBEAT: Final = 8
 _HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 _READ_BYTES: Final = 64 << 10
 _READS_MAX: Final = 16  # without a look at the time
@@ -45,7 +44,6 @@ _START: Final = (10, 10)
 _TUNE: Final = (10, 30)
 _OPEN_OK: Final = (10, 41)
 _CONNECTION_CLOSE: Final = (10, 50)
-_CONNECTION_CLOSE_OK: Final = (10, 51)
 _UNBLOCKED: Final = (10, 61)
 _CHANNEL_OPEN_OK: Final = (20, 11)
 _CHANNEL_CLOSE: Final = (20, 40)
