@@ -1,4 +1,4 @@
-"""No collections of garbage here: the tests parse the whole package, and the collector would look at each tree again."""
+"""No collections of garbage: the tests parse the whole package, and the collector would look at each tree again."""
 
 from __future__ import annotations
 

@@ -412,6 +412,8 @@ def test_a_large_message_is_refused(harness: Harness) -> None:
 EXPIRATIONS = {
     "": "no_integer",
     "soon": "no_integer",
+    " 5": "no_integer",
+    "5 ": '{leftover_string," "}',
     "-1": "{value_negative,-1}",
     "1.5": '{leftover_string,".5"}',
     "5s": '{leftover_string,"s"}',

@@ -15,11 +15,8 @@ from ..conftest import Names
 from .dialogue import (
     Connect,
     Inbox,
-    channel_closed_with,
-    emptied,
     get,
     pump,
-    round_trip,
 )
 
 # bodies
@@ -189,18 +186,3 @@ def test_a_returned_message_keeps_its_copies_and_hides_its_blind_copies(channel:
     channel.basic_publish("", names.unused(), b"x", BasicProperties(headers=headers), mandatory=True)
     pump(channel.connection, lambda: len(back) == 1, "the message to come back")
     assert back[0][1].headers == {"CC": headers["CC"]}
-
-
-# refusals
-
-
-def test_a_refused_publish_leaves_nothing_in_the_queue(connect: Connect, names: Names, broker: Broker) -> None:
-    connection = connect()
-    watcher, culprit = connection.channel(), connection.channel()
-    queue = names.queue()
-    watcher.queue_declare(queue)
-    text = f"user_id property set to 'mallory' but authenticated user was '{broker.username}'"
-    with channel_closed_with(406, f"PRECONDITION_FAILED - {text}"):
-        culprit.basic_publish("", queue, b"x", BasicProperties(user_id="mallory"))
-        round_trip(culprit)
-    assert emptied(watcher, queue) == 0

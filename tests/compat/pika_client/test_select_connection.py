@@ -11,7 +11,7 @@ import pika
 import pytest
 from pika import BasicProperties, spec
 from pika.channel import Channel
-from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, ConnectionClosedByClient
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByClient
 
 from ..broker import DEADLINE_S, Broker
 from ..conftest import Names
@@ -184,73 +184,6 @@ def test_confirm_select_without_callback_is_nowait(broker: Broker, names: Names)
     assert acks == [1]
 
 
-def test_returns_come_before_confirms(broker: Broker, names: Names) -> None:
-    log: list[str] = []
-
-    def begin(channel: Channel, talk: Conversation) -> None:
-        def confirmed(frame: Any) -> None:
-            log.append("confirm")
-            talk.finish()
-
-        channel.add_on_return_callback(lambda _, method, properties, body: log.append(f"return {method.reply_code}"))
-        channel.confirm_delivery(
-            confirmed, callback=lambda _: channel.basic_publish("", names.unused(), b"x", mandatory=True)
-        )
-
-    converse(broker, begin)
-    assert log == ["return 312", "confirm"]
-
-
-def test_get_by_callback_and_recover(broker: Broker, names: Names) -> None:
-    queue = names.queue()
-    redelivered: list[bool] = []
-
-    def begin(channel: Channel, talk: Conversation) -> None:
-        def got(_: Channel, method: spec.Basic.GetOk, properties: BasicProperties, body: bytes) -> None:
-            redelivered.append(method.redelivered)
-            if len(redelivered) == 1:
-                channel.basic_recover(requeue=True, callback=recovered)
-            else:
-                talk.finish()
-
-        def recovered(_: object) -> None:
-            channel.basic_get(queue, got)
-
-        channel.queue_declare(queue)
-        channel.basic_publish("", queue, b"x")
-        channel.basic_get(queue, got)
-
-    converse(broker, begin)
-    assert redelivered == [False, True]
-
-
-def test_transactions_by_callback(broker: Broker, names: Names) -> None:
-    queue = names.queue()
-    counts: list[int] = []
-
-    def begin(channel: Channel, talk: Conversation) -> None:
-        def selected(_: object) -> None:
-            channel.basic_publish("", queue, b"rolled back")
-            channel.tx_rollback(rolled_back)
-
-        def rolled_back(_: object) -> None:
-            channel.basic_publish("", queue, b"committed")
-            channel.tx_commit(committed)
-
-        def committed(_: object) -> None:
-            channel.queue_purge(queue, callback=purged)
-
-        def purged(frame: Any) -> None:
-            counts.append(frame.method.message_count)
-            talk.finish()
-
-        channel.queue_declare(queue)
-        channel.tx_select(selected)
-
-    converse(broker, begin)
-    assert counts == [1]
-
-
 def test_consumers_cancel_by_callback_and_are_cancelled_by_the_broker(broker: Broker, names: Names) -> None:
     queue = names.queue()
     log: list[str] = []
@@ -276,28 +209,6 @@ def test_consumers_cancel_by_callback_and_are_cancelled_by_the_broker(broker: Br
     assert log == ["client first", "broker second"]
 
 
-def test_a_consumer_cancelled_with_nowait_is_gone(broker: Broker, names: Names) -> None:
-    queue = names.queue()
-    counts: list[int] = []
-
-    def begin(channel: Channel, talk: Conversation) -> None:
-        def counted(frame: Any) -> None:
-            counts.append(frame.method.consumer_count)
-            if len(counts) == 2:
-                talk.finish()
-
-        def consuming(_: object) -> None:
-            channel.queue_declare(queue, passive=True, callback=counted)
-            channel.basic_cancel("quiet")
-            channel.queue_declare(queue, passive=True, callback=counted)
-
-        channel.queue_declare(queue)
-        channel.basic_consume(queue, lambda *_: None, consumer_tag="quiet", callback=consuming)
-
-    converse(broker, begin)
-    assert counts == [1, 0]
-
-
 def test_a_channel_error_reaches_its_callback_and_a_new_channel_takes_over(broker: Broker, names: Names) -> None:
     missing = names.unused()
     opened: list[int] = []
@@ -319,35 +230,6 @@ def test_a_channel_error_reaches_its_callback_and_a_new_channel_takes_over(broke
     assert isinstance(reason, ChannelClosedByBroker)
     assert (reason.reply_code, reason.reply_text) == (404, f"NOT_FOUND - no {broker.queue(missing)}")
     assert len(opened) == 1
-
-
-def test_a_connection_error_reaches_the_close_callback(broker: Broker) -> None:
-    conversation = converse(broker, lambda channel, talk: channel.flow(False))
-    assert isinstance(conversation.closing, ConnectionClosedByBroker)
-    assert (conversation.closing.reply_code, conversation.closing.reply_text) == (
-        540,
-        "NOT_IMPLEMENTED - active=false",
-    )
-
-
-def test_update_secret_by_callback(broker: Broker) -> None:
-    answers: list[str] = []
-
-    def begin(channel: Channel, talk: Conversation) -> None:
-        def updated(frame: Any) -> None:
-            answers.append(frame.method.NAME)
-            talk.finish()
-
-        talk.connection.update_secret(broker.password, "a reason", callback=updated)
-
-    converse(broker, begin)
-    assert answers == ["Connection.UpdateSecretOk"]
-
-
-def test_a_refused_login_reaches_the_error_callback(broker: Broker) -> None:
-    wrong = pika.PlainCredentials(broker.username, "wrong")
-    conversation = converse(broker, lambda channel, talk: talk.finish(), credentials=wrong)
-    assert "ACCESS_REFUSED" in str(conversation.closing)
 
 
 def test_many_channels_pipelined(broker: Broker, names: Names) -> None:

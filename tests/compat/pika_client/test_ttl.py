@@ -16,11 +16,8 @@ from ..conftest import Names
 from .dialogue import (
     Connect,
     Inbox,
-    channel_closed_with,
     drain,
     outlast,
-    ready,
-    round_trip,
     wait_for_ready,
 )
 
@@ -79,15 +76,6 @@ def test_every_decimal_number_up_to_ten_years_is_an_expiration_and_arrives_as_se
     assert (delivery.body, delivery.properties.expiration) == (b"x", expiration)
 
 
-@pytest.mark.parametrize(("expiration", "reason"), [(" 5", "no_integer"), ("5 ", '{leftover_string," "}')])
-def test_an_expiration_is_judged_whether_or_not_a_queue_takes_the_message(
-    channel: BlockingChannel, names: Names, expiration: str, reason: str
-) -> None:
-    with channel_closed_with(406, f"PRECONDITION_FAILED - invalid expiration '{expiration}': {reason}"):
-        channel.basic_publish("", names.unused(), b"x", lasting(expiration))
-        round_trip(channel)
-
-
 def test_the_time_runs_from_the_commit_of_a_transaction(connect: Connect, names: Names) -> None:
     queue = names.queue()
     sender, reader = connect().channel(), connect().channel()
@@ -99,17 +87,3 @@ def test_the_time_runs_from_the_commit_of_a_transaction(connect: Connect, names:
     outlast(sender, SHORT_MS)
     sender.tx_commit()
     assert inbox.wait_for(1)[0].body == b"x"
-
-
-# counts
-
-
-def test_a_purged_message_is_not_missed_when_its_time_comes(confirming: BlockingChannel, names: Names) -> None:
-    queue = names.queue()
-    confirming.queue_declare(queue)
-    confirming.basic_publish("", queue, b"purged", lasting(SHORT_MS))
-    confirming.queue_purge(queue)
-    outlast(confirming, SHORT_MS)
-    confirming.basic_publish("", queue, b"new")
-    assert ready(confirming, queue) == 1
-    assert drain(confirming, queue) == [b"new"]
