@@ -50,6 +50,7 @@ def has_compiler() -> bool:
 def started_build() -> subprocess.Popen[bytes]:
     """Begin to build the engine. Ctrl-C and the end of the broker do not reach the build."""
     LOG.parent.mkdir(exist_ok=True)
+    LOG.unlink(missing_ok=True)  # a build that is under way continues to write into the old file
     with LOG.open("wb") as log:
         command = ["nice", "-n", "19", SETUP, "run"]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
