@@ -122,18 +122,6 @@ class FakeHost:
         for listener in self.listeners:
             listener.bindings_changed(vhost, exchange)
 
-    def bind_one(self, exchange: str, binding: LocalBinding, vhost: str = "/") -> None:
-        """Let the exchange have one more binding."""
-        self.bound.setdefault((vhost, exchange), []).append(binding)
-        for listener in self.listeners:
-            listener.binding_changed(vhost, exchange, binding, 1)
-
-    def unbind_one(self, exchange: str, binding: LocalBinding, vhost: str = "/") -> None:
-        """Let the exchange have one of its bindings less."""
-        self.bound[vhost, exchange].remove(binding)
-        for listener in self.listeners:
-            listener.binding_changed(vhost, exchange, binding, -1)
-
     def want(self, queue: str, wanted: bool, vhost: str = "/") -> None:
         """Say whether the queue has a consumer that waits."""
         (self.demand.add if wanted else self.demand.discard)((vhost, queue))

@@ -26,9 +26,7 @@ from warren.amqp10.performatives import (
     END,
     ERROR,
     FLOW,
-    MODIFIED,
     OPEN,
-    RECEIVED,
     REJECTED,
     RELEASED,
     SASL_HEADER,
@@ -69,7 +67,6 @@ CONDITIONS: Final = {
     "amqp:precondition-failed",
     "amqp:connection:forced",
 }
-OUTCOMES: Final = {ACCEPTED, REJECTED, RELEASED, MODIFIED, RECEIVED}
 
 # The input that is expected next.
 AWAITS_HEADER: Final = 0

@@ -123,7 +123,6 @@ def check(copies: list[Copy], memory: list[Remembered]) -> None:
             assert (divergence is None) == is_same, (name, number, divergence)
 
 
-WHAT: Final = ("publish", "publish", "claim", "write", "write", "read", "clean", "kill", "copy", "checkpoint")
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(

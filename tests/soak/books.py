@@ -267,10 +267,6 @@ class Books:
         entry.acked = True
         self._settle(entry)
 
-    def glimpsed(self, place: str, number: int, body: bytes) -> None:
-        """Judge what somebody saw without taking it."""
-        self._recognise(place, number, body, "seen")
-
     def gone(self, client: str) -> None:
         """Note that the connection of a client is over, ended by either side."""
         for entry in self._held.pop(client, {}):

@@ -59,10 +59,6 @@ def wait_for(place: Place, queue: str, ready: int, unacked: int = 0) -> None:
     place.api.eventually(f"/queues/{place.v}/{q(queue)}", is_there)
 
 
-def all_messages(place: Place, queue: str) -> Any:
-    return messages(place, queue, count=500)
-
-
 def wait_for_messages(place: Place, queue: str, count: int, state: str = "ready") -> Any:
     path = f"/warren/queues/{place.v}/{q(queue)}/messages?count=500&state={state}"
     return place.api.eventually(path, lambda found: len(found["items"]) == count)

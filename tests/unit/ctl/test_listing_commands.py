@@ -12,8 +12,6 @@ from warren.ctl.listing_table import LISTINGS, Listing, Scope
 from .conftest import Ctl
 from .fake_api import FakeApi
 
-BY_NAME = {listing.command: listing for listing in LISTINGS}
-
 
 def filled(template: str, vhost: str) -> str:
     return template.replace("{vhost}", vhost).replace("{name}", "bob")

@@ -112,7 +112,6 @@ def test_groups_cost_nothing() -> None:
     assert Pattern("((a)(b))+").size == Pattern("(?:ab)+").size
 
 
-_CHARACTERS = st.sampled_from("ab.|")
 _PIECES = st.recursive(
     st.one_of(
         st.sampled_from(["a", "b", ".", "a*", "[ab]", "[^a]", "[]a]", "[)]", r"\.", r"\|", r"\)", "a$", ""]),
