@@ -55,6 +55,7 @@ PLACES: Final[dict[str, dict[str, str]]] = {
     "packaging/container/compose.yaml": {r"image: warren:[\w.]+": "image: warren:{version}"},
     "packaging/cloud-init/three-machines.yaml": {r"warren_[\w.~]+_amd64": "warren_{debian}_amd64"},
     "docs/clustering.md": {r"warren_[\w.~]+_amd64": "warren_{debian}_amd64"},
+    "docs/kubernetes.md": {r"warren:\d[\w.]*": "warren:{version}"},
     "docs/comparison.md": {r"This is version [\w.]+\w": "This is version {version}"},
     "docs/releases.md": {
         r"-t warren:\d[\w.]*": "-t warren:{version}",

@@ -5,7 +5,8 @@
     scripts/manifests.py --render   print the documents that the values in JSON on standard input make, as JSON
 
 Checked are the chart by Helm's linter, and what it renders with each set of values of `CASES` by the schemas of the
-oldest Kubernetes that the chart is for and of the newest that is known. Needs what requirements/dist.txt installs:
+oldest Kubernetes that the chart is for and of the newest that is known. The manifests must be the same for every
+namespace, since nobody renders them for another one. Needs what requirements/dist.txt installs:
 `make dist` and `make manifests` run it there.
 """
 
@@ -108,13 +109,16 @@ REFUSED: Final[dict[str, dict[str, Any]]] = {
     "replicas": {"replicas": 4, "etcd": {"install": True}},
     "endpoints": {"etcd": {"endpoints": "etcd:2379"}},
     "replica": {"replica": 3},
+    "nosuch": {"settings": {"nosuch": 1}},
 }
+NAMESPACE: Final = "default"
+ANOTHER_NAMESPACE: Final = "elsewhere"
 
 
-def rendered(values: dict[str, Any]) -> Iterator[str]:
+def rendered(values: dict[str, Any], namespace: str = NAMESPACE) -> Iterator[str]:
     """Yield the documents of the chart."""
     with chart_without_links() as path, Chart.load(path) as chart:
-        files = chart.render(values, name="warren", namespace="default")
+        files = chart.render(values, name="warren", namespace=namespace)
     for name, text in sorted(files.items()):
         if name.endswith(".yaml"):
             yield from (document.strip() for document in f"\n{text}".split("\n---") if document.strip())
@@ -167,9 +171,9 @@ def unset(settings: dict[str, Any], variables: list[dict[str, str]]) -> Iterator
             yield f"{key} is {text!r} in the environment"
 
 
-def manifests(values: str, what: str) -> str:
+def manifests(values: str, what: str, namespace: str = NAMESPACE) -> str:
     """Return the text of a file of manifests: the chart without a word of Helm."""
-    documents = list(rendered(yaml.safe_load((MANIFESTS / values).read_text())))
+    documents = list(rendered(yaml.safe_load((MANIFESTS / values).read_text()), namespace))
     lines = [line for line in "\n---\n".join(documents).splitlines() if "helm.sh/chart" not in line]
     return (
         HEAD.format(what) + "\n".join(line.replace("managed-by: Helm", "managed-by: kubectl") for line in lines) + "\n"
@@ -184,6 +188,8 @@ def main(arguments: list[str]) -> int:
     wrong += not_refused()
     for name, (values, what) in FILES.items():
         path, text = MANIFESTS / name, manifests(values, what)
+        if text != manifests(values, what, ANOTHER_NAMESPACE):
+            wrong.append(f"{path.relative_to(ROOT)} is for the namespace {NAMESPACE} only")
         if arguments != ["--check"]:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:

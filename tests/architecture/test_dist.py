@@ -25,7 +25,7 @@ from warren.mgmt_plugin.routes import Access
 from warren.server.application import STOP_DEADLINE_S, STOP_GRACE_S
 from warren.server.cli import maybe_serve_options
 from warren.server.message_store import EXIT_CODE
-from warren.server.settings import Settings
+from warren.server.settings import KEYS, Settings
 from warren.server.settings_reader import load_settings
 from warren.server.start_errors import SettingsError
 
@@ -429,8 +429,13 @@ def test_a_cluster_on_kubernetes_is_pods_of_settings_that_exist_and_addresses_of
     spec = named("StatefulSet", "warren")["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     pod = f"warren-{spec['replicas'] - 1}"
-    given = {each["name"]: each["value"].replace("$(POD_NAME)", pod) for each in container["env"] if "value" in each}
+
+    def expanded(text: str, name: str) -> str:
+        return text.replace("$(POD_NAME)", name).replace("$(POD_NAMESPACE)", "shop")
+
+    given = {each["name"]: expanded(each["value"], pod) for each in container["env"] if "value" in each}
     settings = settings_of(given, tmp_path)
+    assert settings.cluster_name == "shop-warren"
     assert (settings.node_name, settings.cluster_first_node) == (f"rabbit@{pod}", "rabbit@warren-0")
     headless = named("Service", spec["serviceName"])["spec"]
     # Nodes that are not ready yet have to find each other, and all at once after an outage.
@@ -438,13 +443,13 @@ def test_a_cluster_on_kubernetes_is_pods_of_settings_that_exist_and_addresses_of
     assert spec["podManagementPolicy"] == "Parallel"
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     for address, port in ((settings.cluster_advertise, "cluster"), (settings.http_advertise, "http")):
-        assert str(address) == f"{pod}.{spec['serviceName']}.default.svc:{ports[port]}"
+        assert str(address) == f"{pod}.{spec['serviceName']}.shop.svc:{ports[port]}"
     assert settings.cluster_listen is not None and settings.cluster_listen.port == ports["cluster"]
     etcd = named("StatefulSet", "warren-etcd")["spec"]
     (member,) = etcd["template"]["spec"]["containers"]
     listens = next(flag for flag in member["command"] if flag.startswith("--advertise-client-urls="))
     pods = [f"warren-etcd-{number}" for number in range(etcd["replicas"])]
-    assert settings.etcd.split(",") == [listens.partition("=")[2].replace("$(POD_NAME)", pod) for pod in pods]
+    assert settings.etcd.split(",") == [expanded(listens.partition("=")[2], pod) for pod in pods]
     assert settings.replicas >= spec["replicas"]
     assert named("PodDisruptionBudget", "warren")["spec"]["maxUnavailable"] == 1
 
@@ -476,6 +481,27 @@ def test_every_pod_is_of_a_user_without_rights_on_a_root_that_is_read_only() -> 
             context = container["securityContext"]
             assert (context["readOnlyRootFilesystem"], context["allowPrivilegeEscalation"]) == (True, False)
             assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_variables_that_others_are_made_of_are_those_of_the_pod_and_come_first() -> None:
+    """Kubernetes leaves a reference as it is when its variable is not there, or comes later."""
+    fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+    for name in ("warren", "warren-etcd"):
+        (container,) = named("StatefulSet", name)["spec"]["template"]["spec"]["containers"]
+        known: set[str] = set()
+        for each in container["env"]:
+            assert set(re.findall(r"\$\((\w+)\)", each.get("value", ""))) <= known, each["name"]
+            if "valueFrom" in each:
+                assert each["valueFrom"] == {"fieldRef": {"fieldPath": fields[each["name"]]}}
+            known.add(each["name"])
+        assert set(re.findall(r"\$\((\w+)\)", " ".join(container.get("command", ())))) <= known
+
+
+def test_the_schema_of_the_chart_knows_the_settings_and_no_others() -> None:
+    """A secret may be in a file, too: the name of its variable ends with ``_FILE`` then."""
+    settings = json.loads((PACKAGING / "helm/warren/values.schema.json").read_text())["properties"]["settings"]
+    secrets = [f"{key.key}_file" for key in KEYS.values() if key.secret]
+    assert settings["propertyNames"]["enum"] == sorted([*KEYS, *secrets])
 
 
 def test_every_value_of_the_chart_has_a_place_in_its_schema() -> None:

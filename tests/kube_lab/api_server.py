@@ -16,9 +16,7 @@ from typing import Any
 import yaml
 
 from .network import Network
-from .pods import Pod, until
-
-NAMESPACE = "default"
+from .pods import NAMESPACE, Pod, until
 
 
 class StatefulSet:

@@ -31,6 +31,7 @@ from typing import Any, Final
 
 from .network import Network
 
+NAMESPACE: Final = "default"
 ROOT: Final = Path(__file__).parents[2]
 PERIOD_S: Final = 10  # defaults of Kubernetes
 TIMEOUT_S: Final = 1
@@ -114,6 +115,7 @@ class Pod:
         self._directory = directory
         self._secrets = secrets
         self._spec = template["spec"]
+        self._fields = {"metadata.name": name, "metadata.namespace": NAMESPACE}
         (self._container,) = self._spec["containers"]
         self._ports = {each["name"]: each["containerPort"] for each in self._container["ports"]}
         self.space, self.address = network.add([name, *names])
@@ -132,8 +134,7 @@ class Pod:
             environment = {}
         for each in self._container["env"]:
             if "valueFrom" in each:
-                assert each["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
-                environment[each["name"]] = self.name
+                environment[each["name"]] = self._fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
             else:
                 environment[each["name"]] = self._expanded(each["value"], environment)
         passed = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}

@@ -53,11 +53,23 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "warren.etcdEndpoints" -}}
 {{- if .Values.etcd.install -}}
 {{- $name := printf "%s-etcd" (include "warren.fullname" .) -}}
-{{- $namespace := .Release.Namespace -}}
 {{- range $number := until 3 -}}
-{{- if $number }},{{ end }}http://{{ $name }}-{{ $number }}.{{ $name }}.{{ $namespace }}.svc:2379
+{{- if $number }},{{ end }}http://{{ $name }}-{{ $number }}.{{ $name }}.$(POD_NAMESPACE).svc:2379
 {{- end -}}
 {{- else -}}
 {{- .Values.etcd.endpoints -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The pod's variables fill in its namespace. A name that is too long is cut, which only Helm can do. */}}
+{{- define "warren.clusterName" -}}
+{{- $fullname := include "warren.fullname" . -}}
+{{- $name := printf "%s-%s" .Release.Namespace $fullname -}}
+{{- if .Values.cluster.name -}}
+{{- .Values.cluster.name -}}
+{{- else if gt (len $name) 64 -}}
+{{- trunc 64 $name -}}
+{{- else -}}
+$(POD_NAMESPACE)-{{ $fullname }}
 {{- end -}}
 {{- end -}}
