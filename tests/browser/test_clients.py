@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pika
+import pytest
 from integration.management.client import Api, q
 from playwright.sync_api import expect
 
@@ -115,3 +117,50 @@ def test_names_of_queues_break_after_a_separator_where_their_column_is_narrow(
         )
         assert "".join(lines) == name
         assert all(line[-1] in "._-" for line in lines[:-1]), lines
+
+
+def test_selected_connections_are_closed_together_with_a_reason(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    clients = {
+        name: amqp(client_properties={"connection_name": name}) for name in ("web-1", "web-2", "worker", "worker-2")
+    }
+    api.eventually(f"/vhosts/{q(vhost)}/connections", lambda rows: len(rows) == 4)
+    ui.visit("connections", vhost=vhost)
+    ui.page.get_by_label("Filter by name").fill("web")
+    expect(ui.main.locator("tbody tr")).to_have_count(2)
+    ui.page.get_by_label("Select all rows of this page").check()
+    expect(ui.main.locator(".picked")).to_contain_text("2 selected")
+    ui.press("Close…")
+    expect(ui.dialog.locator("h2")).to_have_text("Close 2 connections?")
+    ui.fill(ui.dialog, reason="maintenance")
+    ui.press("Close connections", ui.dialog)
+    for name in ("web-1", "web-2"):
+        with pytest.raises(pika.exceptions.ConnectionClosed) as closed:
+            clients[name].process_data_events(60)
+        assert "maintenance" in closed.value.reply_text
+    ui.noticed("Closed 2 of 2 connections.")
+    ui.page.get_by_label("Filter by name").fill("")
+    expect(ui.main.locator("tbody th a")).to_have_text(["worker", "worker-2"])
+    expect(ui.main.locator(".picked")).to_have_count(0)
+
+
+def test_the_connection_of_a_slow_consumer_is_closed_from_the_list_of_consumers(
+    ui: Ui, api: Api, amqp: Connect, vhost: str
+) -> None:
+    slow = amqp(client_properties={"connection_name": "slow one"})
+    channel = slow.channel()
+    channel.basic_qos(prefetch_count=1)
+    for name in ("calm", "busy"):
+        channel.queue_declare(name)
+    amqp().channel().basic_consume("calm", lambda *_: None)
+    channel.basic_consume("busy", lambda *_: None)
+    channel.basic_publish("", "busy", b"x")
+    api.eventually(f"/consumers/{q(vhost)}", lambda rows: any(each["messages_unacknowledged"] for each in rows))
+    ui.visit("consumers", vhost=vhost)
+    expect(ui.main.locator("tbody tr").first).to_contain_text("full")
+    ui.press("Close…", ui.main.locator("tbody tr").first)
+    expect(ui.dialog.locator("h2")).to_have_text("Close slow one?")
+    ui.press("Close connection", ui.dialog)
+    expect(ui.row("busy")).to_have_count(0)
+    expect(ui.row("calm")).to_have_count(1)
+    expect(ui.dialog).to_have_count(0)
+    assert ui.overflow() == 0

@@ -1,13 +1,11 @@
 // One connection.
 
-import { del, path, withQuery } from '../api.js';
+import { path, withQuery } from '../api.js';
 import { Bytes, Duration, formatTime, Num, When } from '../format.js';
 import { OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
-import { FormDialog, openDialog } from '../parts/dialog.js';
-import { Field } from '../parts/forms.js';
+import { closeConnections } from '../parts/close_connections.js';
 import { ApplicationLink, ConnectionUser, connectionTitle, isOwnLink, VhostLink } from '../parts/links.js';
 import { WireChart } from '../parts/message_rates.js';
-import { tell } from '../parts/notice.js';
 import { Card, Facts, Fields, Page, pending, State } from '../parts/page.js';
 import { Subscriptions } from '../parts/subscriptions.js';
 import { LocalTable } from '../parts/table.js';
@@ -20,21 +18,6 @@ import { CHANNEL_COLUMNS } from './channels.js';
 
 // All channels of a connection have its vhost and its user.
 const OWN_CHANNELS = CHANNEL_COLUMNS.filter((column) => !column.hidden && !['vhost', 'user'].includes(column.key));
-
-function CloseDialog({ name, titleId, close }) {
-  async function submit(form) {
-    const reason = form.get('reason').trim();
-    await del(path`connections/${name}`, { headers: reason ? { 'X-Reason': encodeReason(reason) } : {} });
-    return true;
-  }
-  return html`<${FormDialog} title="Close ${name}?" titleId=${titleId} action="Close connection" danger submit=${submit} close=${close}>
-    <p>The client loses its channels and its unacknowledged deliveries are returned to their queues. Most clients connect again.</p>
-    <${Field} label="Reason" name="reason" hint="The client and the log of the broker get it." />
-  <//>`;
-}
-
-// Headers of HTTP are Latin-1; what does not fit is replaced rather than refused.
-const encodeReason = (text) => text.replace(/[^\x20-\x7e\xa1-\xff]/g, '?');
 
 function tlsFacts(each) {
   return [
@@ -78,8 +61,7 @@ export default function Connection({ name }) {
   const channels = usePoll(path`connections/${name}/channels`);
   const each = poll.data;
   async function closeIt() {
-    if (!(await openDialog(CloseDialog, { name }))) return;
-    tell(`Closed ${each ? connectionTitle(each) : name}.`);
+    if (!(await closeConnections([name], connectionTitle(each)))) return;
     window.location.hash = listHref(['connections']);
   }
   return html`<${Page}

@@ -2,13 +2,14 @@
 
 import { path } from '../api.js';
 import { Bytes, Num, Rate, When } from '../format.js';
+import { closeConnections } from '../parts/close_connections.js';
 import { ConnectionLink, ConnectionUser, connectionTitle } from '../parts/links.js';
 import { PagedList } from '../parts/list.js';
 import { Mark, Page, State } from '../parts/page.js';
 import { currentVhost, place } from '../router.js';
 import { mayAdminister } from '../session.js';
 import { useStore } from '../store.js';
-import { html } from '../ui.js';
+import { html, useEffect, useState } from '../ui.js';
 
 const client = (connection) => {
   const { product, version, platform } = connection.client_properties ?? {};
@@ -84,10 +85,21 @@ export const CONNECTION_COLUMNS = [
 export default function Connections() {
   useStore(place);
   const vhost = currentVhost();
+  const [selected, setSelected] = useState(new Set());
+  useEffect(() => setSelected(new Set()), [vhost]);
+  async function closeAll(connections, reload) {
+    if (!(await closeConnections(connections.map((each) => each.name), connectionTitle(connections[0])))) return;
+    setSelected(new Set());
+    reload();
+  }
+  const actions = (connections, reload) => html`
+    <button type="button" class="small danger" onClick=${() => closeAll(connections, reload)}>Close…</button>
+    <button type="button" class="small plain" onClick=${() => setSelected(new Set())}>Select none</button>`;
   return html`<${Page} title="Connections">
     <${PagedList}
       id="connections" caption="Connections" base=${vhost ? path`vhosts/${vhost}/connections` : 'connections'} columns=${CONNECTION_COLUMNS}
       rowKey=${(each) => each.name} firstSort=${{ by: 'user_provided_name', descending: false }} empty="There is no connection."
+      selection=${{ selected, onSelect: setSelected, actions }}
     />
   <//>`;
 }

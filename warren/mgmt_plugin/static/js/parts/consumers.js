@@ -2,8 +2,10 @@
 // rate has a note.
 
 import { Duration, Num, Rate } from '../format.js';
+import { refreshNow } from '../refresh.js';
 import { html } from '../ui.js';
-import { ChannelLink, channelTitle, ConnectionLink, QueueLink } from './links.js';
+import { closeConnections } from './close_connections.js';
+import { ChannelLink, channelTitle, ConnectionLink, connectionTitle, QueueLink } from './links.js';
 import { Fields, Mark, State } from './page.js';
 
 const title = (channel) => channelTitle({ ...channel, connection_details: channel });
@@ -74,6 +76,22 @@ export const CONSUMER_COLUMNS = [
   { key: 'timeout', label: 'Timeout', num: true, hidden: true, render: (each) => html`<${Duration} ms=${each.consumer_timeout || null} />` },
   { key: 'arguments', label: 'Arguments', hidden: true, render: (each) => html`<${Fields} values=${each.arguments} />` },
 ];
+
+/** What ends a slow consumer: its connection is closed. The client decides whether it connects again. */
+export const CLOSE_COLUMN = {
+  key: 'act',
+  label: html`<span class="unseen">Actions</span>`,
+  fixed: true,
+  num: true,
+  render: ({ channel_details: channel }) =>
+    channel?.connection_name &&
+    html`<button type="button" class="small plain" title="Close its connection" onClick=${() => closeOne(channel)}>Close…</button>`,
+};
+
+async function closeOne(channel) {
+  const called = connectionTitle({ ...channel, name: channel.connection_name });
+  if (await closeConnections([channel.connection_name], called)) refreshNow();
+}
 
 /** A key of a row: tags are unique in a channel only. */
 export const consumerKey = (row) => `${row.channel_details?.name} ${row.consumer_tag}`;
