@@ -5,21 +5,39 @@
 2. A channel is closed (406) when the peer cannot be told about a consumer: after basic.get, after basic.cancel by the
    client, and if the client does not understand that consumers are cancelled.
 3. The limit of the broker applies to quorum queues whose arguments, policies and consumers do not set another one. Each
-   delivery is looked at once after its time, by `OverdueRun`; a sweep knows the time of a delivery (`Peer.tick`).
+   delivery is looked at once after its time, by `OverdueRun`; `sweep` knows the time of a delivery (`Peer.tick`).
 
 As RabbitMQ 4.3; limits of arguments and policies, here for classic queues too: ``queues.delivery_timeout``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.channels.jobs import LOOKS_PER_STEP
+from warren.channels.session import CHANNEL_CLOSING
 from warren.queues.delivery import Consumer, Delivery
 from warren.queues.long_work import Job, Steps
 
 if TYPE_CHECKING:
+    from warren.channels.peer import Peer
     from warren.channels.session import Session
+
+DELIVERY_SWEEP_S: Final = 60.0
+
+
+def sweep(peer: Peer, now_s: float) -> float:
+    """Look for deliveries of `peer` that have waited longer than the broker's limit; return when to do so again."""
+    timeout_s = peer.broker.limits.delivery_timeout_s
+    if timeout_s > 0:
+        for channel in list(peer.channels.values()):
+            ledger = channel.ledger
+            if now_s - ledger.waiting_since(now_s) > timeout_s:
+                up_to = ledger.last_tag_by(now_s - timeout_s)
+                if up_to > channel.swept_tag and channel.state != CHANNEL_CLOSING:
+                    peer.begin(OverdueRun(channel, up_to, int(timeout_s * 1000)))
+    return now_s + min(DELIVERY_SWEEP_S, max(timeout_s, 1.0) / 4)
 
 
 def end_overdue(channel: Session, tag: int, timeout_ms: int) -> None:
@@ -30,13 +48,13 @@ def end_overdue(channel: Session, tag: int, timeout_ms: int) -> None:
         return
     consumer = delivery.consumer
     if consumer is None or (consumer.gone and not consumer.timed_out):
-        channel.connection.close_overdue(channel, timeout_ms)
+        _close(channel, timeout_ms)
         return
     if not consumer.timed_out:
         explanation = f"consumer '{consumer.tag}' did not answer a delivery within {timeout_ms} ms"
         consumer.timed_out = True
         if not channel.give_up_consumer(consumer, explanation):
-            channel.connection.close_overdue(channel, timeout_ms)
+            _close(channel, timeout_ms)
             return
         _note(channel, consumer, timeout_ms)
     # Cancelling may have given it back already.
@@ -45,6 +63,17 @@ def end_overdue(channel: Session, tag: int, timeout_ms: int) -> None:
         ledger.release(taken)
         taken.queue.requeue(taken, failed=False)
         taken.queue.wake()
+
+
+def _close(channel: Session, timeout_ms: int) -> None:
+    if channel.state == CHANNEL_CLOSING:
+        return
+    text = (
+        f"delivery acknowledgement on channel {int(channel.number)} timed out. Timeout value used: "
+        f"{timeout_ms} ms. This timeout value can be configured, "
+        "see consumers doc guide to learn more"
+    )
+    channel.connection.close_session(channel, ChannelException(PRECONDITION_FAILED, text), 0)
 
 
 def _note(channel: Session, consumer: Consumer, timeout_ms: int) -> None:

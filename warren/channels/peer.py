@@ -40,7 +40,7 @@ from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOS
 from warren.channels.heartbeats import Heartbeats
 from warren.channels.jobs import ConnectionEnd, ConnectionJobs, Recheck
 from warren.channels.login import LoginRequest
-from warren.channels.overdue import OverdueRun
+from warren.channels.overdue import sweep
 from warren.channels.reply_gate import ReplyGate
 from warren.channels.rounds import is_long
 from warren.channels.session import CHANNEL_CLOSING, Session
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from warren.channels.broker import Broker
 
 CLOSE_TIMEOUT_S: Final = 30.0
-DELIVERY_SWEEP_S: Final = 60.0
 
 # Why a connection is blocked without an alarm.
 INBOUND_REASON: Final = "too much is held for messages received in part"
@@ -447,7 +446,7 @@ class Peer:
             send_timeout_s=timeout_s,
         )
         if now_s >= self._next_sweep_s:
-            self._look_for_overdue(now_s)
+            self._next_sweep_s = sweep(self, now_s)
         if heartbeats.is_stuck(timeout_s) and not self.is_internal:
             # Heartbeats show that it lives; but it would hold its waiting bytes and unacknowledged messages for ever.
             self.give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
@@ -462,30 +461,6 @@ class Peer:
         self.is_unreachable = True
         self._end_channels()
         self.end()
-
-    def _look_for_overdue(self, now_s: float) -> None:
-        """Look at deliveries that have waited longer than the broker's limit, give or take a sweep."""
-        timeout_s = self.broker.limits.delivery_timeout_s
-        self._next_sweep_s = now_s + min(DELIVERY_SWEEP_S, max(timeout_s, 1.0) / 4)
-        if timeout_s == 0:
-            return
-        for channel in list(self.channels.values()):
-            ledger = channel.ledger
-            if now_s - ledger.waiting_since(now_s) > timeout_s:
-                up_to = ledger.last_tag_by(now_s - timeout_s)
-                if up_to > channel.swept_tag and channel.state != CHANNEL_CLOSING:
-                    self.begin(OverdueRun(channel, up_to, int(timeout_s * 1000)))
-
-    def close_overdue(self, channel: Session, timeout_ms: int) -> None:
-        """Close a channel with a delivery that was not answered within `timeout_ms`."""
-        if channel.state == CHANNEL_CLOSING:
-            return
-        text = (
-            f"delivery acknowledgement on channel {int(channel.number)} timed out. Timeout value used: "
-            f"{timeout_ms} ms. This timeout value can be configured, "
-            "see consumers doc guide to learn more"
-        )
-        self.close_session(channel, ChannelException(PRECONDITION_FAILED, text), 0)
 
     # --- errors and the end -----------------------------------------------------------------------------------------
 
