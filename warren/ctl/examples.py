@@ -128,7 +128,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "route": ("-p shop route orders eu.de.new", "-p shop route orders eu.de.new --path"),
     # messages
     "publish": (
-        "-p shop publish -x orders -k eu.new '{\"id\": 7}' --persistent",
+        "-p shop publish -x orders -k eu.new '{\"id\": 7}'",
         "publish -k orders -f order.json --property content_type=application/json",
     ),
     "get": ("-p shop get orders -c 5", "-p shop get orders --ack-mode ack_requeue_false"),

@@ -63,7 +63,9 @@ def publish(
         list[str] | None,
         typer.Option("--property", metavar="NAME=VALUE", help="content_type, correlation_id, expiration, …"),
     ] = None,
-    persistent: Annotated[bool, typer.Option("--persistent", help="Survives a restart in a durable queue")] = False,
+    persistent: Annotated[
+        bool, typer.Option("--persistent/--transient", help="Whether it survives a restart, in a durable queue")
+    ] = True,
 ) -> None:
     """Publish one message and wait until it is confirmed; exit code 1 when no queue took it."""
     current = session(context)
@@ -72,8 +74,7 @@ def publish(
     for name in _NUMBERS:
         if name in properties:
             properties[name] = _number(name, properties[name])
-    if persistent:
-        properties["delivery_mode"] = 2
+    properties.setdefault("delivery_mode", 2 if persistent else 1)
     if header:
         properties["headers"] = key_values(header, "--header")
     body: Object = {"properties": properties, "routing_key": routing_key}

@@ -256,12 +256,12 @@ CASES = (
         (("bindings/%2F/e/x/q/q", [BINDING | {"arguments": {}}, BINDING]),),
     ),
     Case(
-        ["publish", "hi", "-x", "x", "-k", "k", "-H", "n=1", "--property", "priority=3", "--persistent"],
+        ["publish", "hi", "-x", "x", "-k", "k", "-H", "n=1", "--property", "priority=3", "--transient"],
         (
             "POST",
             "exchanges/%2F/x/publish",
             {
-                "properties": {"priority": 3, "delivery_mode": 2, "headers": {"n": 1}},
+                "properties": {"priority": 3, "delivery_mode": 1, "headers": {"n": 1}},
                 "routing_key": "k",
                 "payload": "hi",
                 "payload_encoding": "string",
@@ -275,7 +275,7 @@ CASES = (
         (
             "POST",
             "exchanges/%2F/amq.default/publish",
-            {"properties": {}, "routing_key": "q", "payload": "piped", "payload_encoding": "string"},
+            {"properties": {"delivery_mode": 2}, "routing_key": "q", "payload": "piped", "payload_encoding": "string"},
         ),
         "Published 5 bytes",
         answer={"routed": True},
