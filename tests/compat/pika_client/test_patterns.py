@@ -1,10 +1,9 @@
-"""The shapes people build with blocking connections: work queues, publish and subscribe, RPC, threads, reconnecting."""
+"""The shapes people build with blocking connections: work queues, threads, reconnecting; `tutorials` has the others."""
 
 from __future__ import annotations
 
 import functools
 import threading
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
@@ -51,95 +50,6 @@ def test_a_work_queue_shares_durable_tasks_among_workers(connect: Connect, names
     pump(producer.connection, all_done, "sixty tasks done")
     assert sorted(body for inbox in inboxes for body in inbox.bodies) == sorted(tasks)
     assert all(inbox.bodies for inbox in inboxes)
-
-
-def test_a_task_of_a_worker_that_died_goes_to_another(connect: Connect, names: Names) -> None:
-    queue = names.queue("tasks")
-    producer = connect().channel()
-    producer.queue_declare(queue)
-    doomed = connect()
-    dying = Inbox(doomed.channel())
-    dying.consume(queue)
-    producer.basic_publish("", queue, b"precious")
-    dying.wait_for(1)
-    doomed.close()
-    heir = Inbox(producer, acks=True)
-    heir.consume(queue)
-    delivery = heir.wait_for(1)[0]
-    assert (delivery.body, delivery.method.redelivered) == (b"precious", True)
-
-
-def test_publish_and_subscribe_reaches_everyone_who_listens_now(connect: Connect, names: Names) -> None:
-    exchange = names.exchange("logs")
-    publisher = connect().channel()
-    publisher.exchange_declare(exchange, "fanout")
-    publisher.basic_publish(exchange, "", b"before anyone listened")
-    round_trip(publisher)
-    inboxes = []
-    for _ in range(4):
-        subscriber = connect().channel()
-        queue = subscriber.queue_declare("", exclusive=True).method.queue
-        subscriber.queue_bind(queue, exchange)
-        inboxes.append(Inbox(subscriber))
-        inboxes[-1].consume(queue, auto_ack=True)
-    for number in range(5):
-        publisher.basic_publish(exchange, "", b"%d" % number)
-    for inbox in inboxes:
-        inbox.wait_for(5)
-        assert inbox.bodies == [b"%d" % number for number in range(5)]
-
-
-def test_routing_by_severity_and_topic(connect: Connect, names: Names) -> None:
-    direct, topic = names.exchange("direct"), names.exchange("topic")
-    channel = connect().channel()
-    channel.exchange_declare(direct, "direct")
-    channel.exchange_declare(topic, "topic")
-    errors, everything, kernel = (names.queue(label) for label in ("errors", "everything", "kernel"))
-    for queue in (errors, everything, kernel):
-        channel.queue_declare(queue, exclusive=True)
-    channel.queue_bind(errors, direct, "error")
-    for severity in ("info", "warning", "error"):
-        channel.queue_bind(everything, direct, severity)
-    channel.queue_bind(kernel, topic, "kern.*")
-    for severity in ("info", "warning", "error"):
-        channel.basic_publish(direct, severity, severity.encode())
-        channel.basic_publish(topic, f"kern.{severity}", severity.encode())
-        channel.basic_publish(topic, f"auth.{severity}", severity.encode())
-    assert drain(channel, errors) == [b"error"]
-    assert drain(channel, everything) == [b"info", b"warning", b"error"]
-    assert drain(channel, kernel) == [b"info", b"warning", b"error"]
-
-
-def test_remote_procedure_calls_over_a_callback_queue(connect: Connect, names: Names) -> None:
-    requests = names.queue("rpc")
-    server, client = connect().channel(), connect().channel()
-    server.queue_declare(requests)
-    server.basic_qos(prefetch_count=1)
-
-    def compute(_: BlockingChannel, method: spec.Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
-        assert properties.reply_to is not None
-        reply = BasicProperties(correlation_id=properties.correlation_id)
-        server.basic_publish("", properties.reply_to, b"%d" % (int(body) ** 2), reply)
-        server.basic_ack(tag_of(method))
-
-    server.basic_consume(requests, compute)
-    callback_queue = client.queue_declare("", exclusive=True).method.queue
-    inbox = Inbox(client)
-    inbox.consume(callback_queue, auto_ack=True)
-    asked: dict[str, int] = {}
-    for number in range(20):
-        token = str(uuid.uuid4())
-        asked[token] = number
-        request = BasicProperties(reply_to=callback_queue, correlation_id=token)
-        client.basic_publish("", requests, b"%d" % number, request)
-
-    def all_answered() -> bool:
-        server.connection.process_data_events(time_limit=0)
-        return len(inbox.deliveries) == 20
-
-    pump(client.connection, all_answered, "twenty answers")
-    answers = {str(d.properties.correlation_id): int(d.body) for d in inbox.deliveries}
-    assert answers == {token: number**2 for token, number in asked.items()}
 
 
 def test_worker_threads_acknowledge_through_threadsafe_callbacks(connect: Connect, names: Names) -> None:
