@@ -136,13 +136,17 @@ def tls_context(ca_file: str, certificate_file: str | None = None, key_file: str
 
 @dataclass(slots=True)
 class Traffic:
-    """The outcomes of the requests so far. `failure`: the error of the last one that failed, until one succeeds."""
+    """The outcomes of the requests so far. `failure`: the error of the last one that failed, until one succeeds.
+
+    `watched_s` is when a watch last had a valid answer, by the monotonic clock: its key was reported as it was then.
+    """
 
     requests: int = 0
     failures: int = 0
     in_row: int = 0  # failures since a request succeeded
     seconds: float = 0.0
     failure: str = ""
+    watched_s: float | None = None
 
     def ended(self, seconds: float, failure: str) -> None:
         """Count a request."""

@@ -5,11 +5,12 @@
    newer one.
 2. If a member reports nothing for `IDLE_S`, the watch reads the key from this same member, linearizably. A member that
    is cut off from this node, or from the other members, does not answer in time, and another endpoint takes its place.
-   its end before it answers.
+   `Traffic.watched_s` has the time of the last answer, so the value that was reported last is as old as that.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +62,7 @@ class Watch:
             endpoint = self._etcd.endpoints[self._at % len(self._etcd.endpoints)]
             try:
                 changes = await self._changes(endpoint)
+                self._etcd.traffic.watched_s = time.monotonic()
                 if changes:
                     return changes
                 continue

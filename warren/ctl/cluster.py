@@ -1,7 +1,10 @@
 """Commands about the nodes that have a copy of a broker: how far they are, and making one of them the leader.
 
-A transfer ends the life of the leader as such, also where it answers: from then on a node is asked again and again,
-until one leads a later epoch.
+1. A transfer ends the life of the leader as such, also where it answers: from then on a node is asked again and again,
+   until one leads a later epoch, and then until the old leader follows that one: it restarts, and answers nobody
+   meanwhile.
+2. The table of nodes is the leader's, also where a follower is asked: it forwards the request. It is left out while
+   nobody leads, and when a follower of an older version is asked.
 """
 
 from __future__ import annotations
@@ -23,6 +26,11 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.1
 _SKEW_MS: Final = 500  # above it clocks count as different
+_RETURN_S: Final = 15.0  # for a leader that has handed over to follow the next one
+# The node may restart, does not know the users yet as a follower, or has no leader that answers.
+_PASSING: Final = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FAILED, ExitCode.CHECK_FAILED)
+_OF_LEADER: Final = {"of": "leader"}
+_FOLLOWING: Final = ("following", "catching up")
 
 
 class ClusterAction(StrEnum):
@@ -97,6 +105,24 @@ def _transfer(current: CommandSession, node: str, within_s: float) -> None:
     if leader != wanted:
         raise CtlError(f"{leader} leads: {wanted} has not taken over. The log of {wanted} says why")
     current.out.say(f"{leader} leads, after {time.monotonic() - began_s:.1f} s")
+    before = str(answer["from"])
+    if _follows_in_time(client, before, time.monotonic() + _RETURN_S):
+        current.out.say(f"{before} follows, after {time.monotonic() - began_s:.1f} s")
+    else:
+        current.out.say(
+            f"{before} does not follow yet: it restarts, and refuses connections meanwhile. Its log says more"
+        )
+
+
+def _follows_in_time(client: Client, node: str, give_up_s: float) -> bool:
+    """Wait until the leader has the node as a follower; False: it has not in time, or nobody says so."""
+    while True:
+        row = next((row for row in _nodes(client) if row.get("name") == node), {})
+        if row.get("state") in _FOLLOWING:
+            return True
+        if time.monotonic() >= give_up_s:
+            return False
+        time.sleep(_POLL_S)
 
 
 def forget_cluster_node(
@@ -137,13 +163,17 @@ def await_online_nodes(
 
 def _online(client: Client) -> int:
     """Return how many nodes run, as the leader knows it; 0 while nobody says so."""
+    return sum(bool(node.get("running")) for node in _nodes(client))
+
+
+def _nodes(client: Client) -> list[Object]:
+    """Return the rows of the nodes, as the leader knows them; nothing while nobody says so."""
     try:
-        nodes = client.get_list("nodes")
+        return client.get_list("nodes")
     except CtlError as error:
-        if error.exit_code not in (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FAILED):
+        if error.exit_code not in _PASSING:
             raise
-        return 0
-    return sum(bool(node.get("running")) for node in nodes)
+        return []
 
 
 def _forget(current: CommandSession, node: str) -> None:
@@ -189,8 +219,7 @@ def _later_leader(client: Client, epoch: int, give_up_s: float) -> str:
         try:
             found = client.get_object("cluster", "status")
         except CtlError as error:
-            # The node may restart, and as a follower it does not know the users yet.
-            if error.exit_code not in (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FAILED):
+            if error.exit_code not in _PASSING:
                 raise
             found = {}
         if int(found.get("epoch") or 0) > epoch:
@@ -222,13 +251,31 @@ def _show(current: CommandSession) -> None:
         current.out.document(found)
         return
     if found.get("role") == "follower":
-        current.out.record("Follower", _follower(found))
-        return
+        leader = _maybe_leader(current.client) if found.get("connected") else None
+        current.out.record("Follower", _follower(found, leader))
+        if leader is None:
+            return
+        found = leader
+        current.out.say("")
+    _show_leader(current, found)
+
+
+def _maybe_leader(client: Client) -> Object | None:
+    """Return the status of the leader of the follower that is asked; None: it does not answer, or is not asked."""
+    try:
+        found = client.get_object("cluster", "status", query=_OF_LEADER)
+    except CtlError:
+        return None
+    return found if found.get("role") == "leader" else None
+
+
+def _show_leader(current: CommandSession, found: Object) -> None:
     in_sync = found.get("in_sync", [])
     current.out.record(
         "Leader" if found.get("role") == "leader" else "Broker without followers",
         {
             "node": found.get("node"),
+            **({"management": ", ".join(map(str, found["http"]))} if found.get("http") else {}),
             "epoch": found.get("epoch"),
             "in sync": ", ".join(str(name) for name in in_sync),
             "min_in_sync": found.get("min_in_sync"),
@@ -254,10 +301,10 @@ def _etcd(found: Object) -> dict[str, object]:
     return {"etcd": trouble} if trouble else {}
 
 
-def _follower(found: Object) -> dict[str, object]:
+def _follower(found: Object, leader: Object | None) -> dict[str, object]:
     return {
         "node": found.get("node"),
-        "leader": f"{found.get('leader') or 'unknown'} at {found.get('leader_address')}",
+        "leader": _where(found, leader),
         "connected": "yes" if found.get("connected") else f"no: {found.get('trouble')}",
         "in sync": _yes(found.get("in_sync")),
         **_last_in_sync(found),
@@ -269,11 +316,21 @@ def _follower(found: Object) -> dict[str, object]:
     }
 
 
+def _where(found: Object, leader: Object | None) -> str:
+    """Return the name of the leader of a follower, and where to ask it; else where the follower connects."""
+    name = found.get("leader") or "unknown"
+    urls = [] if leader is None or leader.get("node") != name else leader.get("http") or []
+    return f"{name} at {urls[0]}" if urls else f"{name}, cluster port {found.get('leader_address')}"
+
+
 def _by_record(found: Object) -> dict[str, object]:
     """Return what a follower knows of the cluster, and what is wrong with itself."""
     shown: dict[str, object] = {}
     if nodes := found.get("in_sync_nodes"):
-        shown |= {"nodes in sync": ", ".join(map(str, nodes)), "min_in_sync": found.get("min_in_sync")}
+        names = ", ".join(map(str, nodes))
+        age_s = found.get("election", {}).get("record_age_s")
+        shown["nodes in sync"] = names if age_s is None else f"{names}, as etcd said {age_s:.1f} s ago"
+        shown["min_in_sync"] = found.get("min_in_sync")
     if abs(skew_ms := int(found.get("clock_skew_ms") or 0)) > _SKEW_MS:
         shown["clock"] = f"{abs(skew_ms) / 1000:.0f} s {'ahead of' if skew_ms > 0 else 'behind'} the leader's"
     if found.get("connected") and found.get("trouble"):

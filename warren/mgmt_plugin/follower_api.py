@@ -6,7 +6,8 @@
     GET   /health/ready           200 while it is in sync, and passes clients on, else 503 and why
     GET   /health/live            200: the loop of this process turns
     GET   /metrics                for Prometheus
-    GET   /api/cluster/status     where it is, and who leads; users with the tag monitoring
+    GET   /api/cluster/status     where it is, and which node leads; users with the tag monitoring. With of=leader
+                                  the leader answers, while there is one
     GET   /api/nodes, …/NAME      the nodes by what is known here, while it follows nobody; likewise
     POST  /api/cluster/promote    become the leader; administrators, with an audit line
     POST  /api/cluster/recover    make the data of this node the truth for all nodes; the same
@@ -34,8 +35,8 @@ from warren.mgmt_plugin.http.server import HttpError, Request, Response
 from warren.mgmt_plugin.metrics.election import election_metrics
 from warren.mgmt_plugin.metrics.exposition import TEXT
 from warren.mgmt_plugin.operators import Doorkeeper, Operator
-from warren.mgmt_plugin.resources.cluster import member_row
-from warren.mgmt_plugin.routes import Access, not_authorised, not_found
+from warren.mgmt_plugin.resources.cluster import LEADER, OF, member_row
+from warren.mgmt_plugin.routes import Access, not_authorised, not_found, parse_query
 from warren.server.client_of_node import HTTP, ClientOfNode
 from warren.server.logins.authenticator import Authenticator
 from warren.server.management import Following, Health, NoLeader, NotPromoted
@@ -85,7 +86,7 @@ class FollowerApi:
             case ("GET" | "HEAD", "/metrics"):
                 _need((await self._identify(request)).is_monitor, Access.MONITORING)
                 return self._metrics()
-            case ("GET" | "HEAD", "/api/cluster/status"):
+            case ("GET" | "HEAD", "/api/cluster/status") if not self._is_of_leader(request):
                 _need((await self._identify(request)).is_monitor, Access.MONITORING)
                 return _json(self._following.status())
             case ("GET" | "HEAD", "/api/nodes") if self._following.leader() is None:
@@ -114,6 +115,10 @@ class FollowerApi:
         if request.method in ("GET", "HEAD") and path == "/metrics":
             return self._metrics()
         raise HttpError(404, "not_found", "only /metrics and /health are here")
+
+    def _is_of_leader(self, request: Request) -> bool:
+        """Tell whether the leader should describe the cluster, and there is one."""
+        return self._following.leader() is not None and parse_query(request.query).get(OF) == LEADER
 
     async def _nodes(self, request: Request, name: str) -> Response:
         """Return a row for each node, or that of the one called `name`."""

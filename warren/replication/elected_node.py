@@ -602,6 +602,7 @@ class Election:
             "takeovers": self._counts.takeovers,
             "leaderless_s": round(self._counts.leaderless_s, 3),
             "late_renewals": self._registry.late_renewals,
+            "record_age_s": None if traffic.watched_s is None else round(time.monotonic() - traffic.watched_s, 3),
             "etcd": {
                 "requests": traffic.requests,
                 "failures": traffic.failures,

@@ -151,6 +151,7 @@ class Leader:
         self.elected = elected
         self.commands: Commands | None = None  # of one that was elected
         self.in_sync = elected or InSyncSet(self.me, state.in_sync, state.min_in_sync, time.monotonic())
+        self.urls: list[str] = []  # of its management API, as others reach it
         self.bound: list[trio.socket.SocketType] = []  # its cluster port, if that was bound before
         self.is_stopping = False
         self.has_begun = False  # the beginning of this life is synced here
@@ -380,6 +381,7 @@ class Leader:
             "mended": self._mender.mended,
             **self._quarantine.usage(),
             "format_level": self._format_level(),
+            "http": self.urls,
             "followers": rows,
         }
         return self.describe(status)

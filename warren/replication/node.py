@@ -156,6 +156,7 @@ async def _take_part(
                         read_again = lambda: _of_leader(read())  # noqa: E731
                 fs = OsFileSystem(str(messages_directory(settings.data_dir)))
                 leader = election.leader(partial(Leader, endpoint, own, name, settings.data_dir, state, fs))
+                leader.urls = follower.urls
                 leader.bound = port
                 await nursery.start(tasks.begin, "cluster port", leader.listen, tasks, election.store_id(), ended.epoch)
                 ended = await serve_locked(settings, plugins, read_again, leader, ended.epoch, election.store_id())
@@ -186,7 +187,9 @@ def _leader(settings: Settings, endpoint: Endpoint, own: Identity) -> Leader:
     state = replace(state, leader=me, in_sync=members, min_in_sync=settings.min_in_sync)
     _write(settings.data_dir, state)
     fs = OsFileSystem(str(messages_directory(settings.data_dir)))
-    return Leader(endpoint, own, name, settings.data_dir, state, fs)
+    leader = Leader(endpoint, own, name, settings.data_dir, state, fs)
+    leader.urls = readable_at(settings, socket.getfqdn())
+    return leader
 
 
 def _write(directory: Path, state: ClusterState) -> None:

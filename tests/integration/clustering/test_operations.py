@@ -36,6 +36,13 @@ def test_a_cluster_is_handed_over_restarted_and_made_smaller(nodes: list[Electin
     handed = ctl(third, "cluster", "transfer", second.name)
     print(handed.stdout)
     assert handed.returncode == 0 and f"{second.name} leads" in handed.stdout, handed
+    # The old leader restarts, and the command has waited for it.
+    assert f"{first.name} follows" in handed.stdout, handed
+    shown = ctl(first, "cluster", "status")
+    print(shown.stdout)
+    assert shown.returncode == 0 and f"{second.name} at http://127.0.0.1:{second.process.http_port}" in shown.stdout
+    rows = [line.split("\t") for line in shown.stdout.splitlines() if "\t" in line]
+    assert {row[0] for row in rows[1:]} == {first.name, third.name}, "the table of the leader"
     assert leader_of(nodes) is second
     second.publish("orders", bodies(20, 20))
     await_all(second, nodes)

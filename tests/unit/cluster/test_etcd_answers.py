@@ -457,6 +457,38 @@ def test_a_watch_that_tells_nothing_is_asked_and_what_it_says_is_told_once(monke
     run(work, server)
 
 
+def test_a_watch_counts_the_time_since_its_key_was_known_also_when_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("warren.cluster.etcd_watch.IDLE_S", 0.05)
+
+    class Held(Server):
+        """Creates the watch, and tells nothing; each read finds what is known."""
+
+        async def serve(self, stream: trio.SocketStream) -> None:
+            if self.requests:
+                await super().serve(stream)
+                return
+            await stream.receive_some(65536)
+            self.requests.append(("", {}))
+            await stream.send_all(chunked(CREATED, ends=False))
+            await trio.sleep_forever()
+
+    async def work(etcd: Etcd) -> None:
+        watch = Watch(etcd, KEY, 6)
+        assert etcd.traffic.watched_s is None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch.next)
+            seen: set[float | None] = {None}
+            while len(seen) < 4:
+                await trio.sleep(0.01)
+                seen.add(etcd.traffic.watched_s)
+            nursery.cancel_scope.cancel()
+        await watch.close()
+
+    run(work, Held(answer(found())))
+
+
 def test_a_watch_that_was_compacted_reads_and_goes_on_behind_that() -> None:
     compacted = chunked(line(canceled=True, compact_revision="8"), ends=False)
     server = Server(compacted, answer(found()), chunked(CREATED, line(events=[put(b"new", 12)]), ends=False))

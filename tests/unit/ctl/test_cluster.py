@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
+from warren.ctl import cluster
 from warren.ctl.exit_codes import ExitCode
 
 from .conftest import Ctl
@@ -19,6 +22,13 @@ def hands_over(api: FakeApi, node: str = "rabbit@two") -> None:
     api.answer("POST", TRANSFER, {"from": "rabbit@one", "node": node})
 
 
+def returned(api: FakeApi) -> None:
+    """Have the old leader, rabbit@one, follow after it has restarted."""
+    api.answer("GET", "nodes", {"error": "unavailable", "reason": "no node that leads"}, 503)
+    for state in ("registered", "gone", "following"):
+        api.answer("GET", "nodes", [{"name": "rabbit@one", "state": state}])
+
+
 def test_a_transfer_is_over_when_the_node_that_was_asked_follows_the_new_leader(api: FakeApi, ctl: Ctl) -> None:
     hands_over(api)
     api.answer("GET", STATUS, ONE)  # on its way out
@@ -26,17 +36,35 @@ def test_a_transfer_is_over_when_the_node_that_was_asked_follows_the_new_leader(
     api.answer("GET", STATUS, {"error": "not_authorised", "reason": "Not_Authorized"}, 401)
     api.answer("GET", STATUS, {"role": "follower", "epoch": 5, "connected": False, "leader": "rabbit@one"})
     api.answer("GET", STATUS, {"role": "follower", "epoch": 5, "connected": True, "leader": "rabbit@two"})
+    returned(api)
     ended = ctl("cluster", "transfer", "rabbit@two")
     assert ended.exit_code == 0
-    assert re.fullmatch(r"rabbit@one hands over to rabbit@two\nrabbit@two leads, after \d+\.\d s\n", ended.out)
+    assert [re.sub(r"\d+\.\d s", "… s", line) for line in ended.out.splitlines()] == [
+        "rabbit@one hands over to rabbit@two",
+        "rabbit@two leads, after … s",
+        "rabbit@one follows, after … s",
+    ]
     assert api.changes() == [("POST", "/api/cluster/transfer", {"node": "rabbit@two"})]
 
 
 def test_without_a_name_the_leader_chooses(api: FakeApi, ctl: Ctl) -> None:
     hands_over(api, "rabbit@three")
     api.answer("GET", STATUS, {"role": "leader", "node": "rabbit@three", "epoch": 5})
+    returned(api)
     assert "rabbit@three leads" in ctl("cluster", "transfer").out
     assert api.changes() == [("POST", "/api/cluster/transfer", {})]
+
+
+def test_a_transfer_says_so_when_the_old_leader_does_not_return(
+    api: FakeApi, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_RETURN_S", 0.0)
+    hands_over(api)
+    api.answer("GET", STATUS, {"role": "leader", "node": "rabbit@two", "epoch": 5})
+    api.answer("GET", "nodes", [{"name": "rabbit@one", "state": "gone"}])
+    ended = ctl("cluster", "transfer")
+    assert ended.exit_code == 0
+    assert "rabbit@one does not follow yet: it restarts, and refuses connections meanwhile" in ended.out
 
 
 def test_a_transfer_after_which_another_node_leads_has_failed(api: FakeApi, ctl: Ctl) -> None:
@@ -107,6 +135,7 @@ def test_a_leader_is_not_recovered(api: FakeApi, ctl: Ctl) -> None:
 def test_nodes_are_waited_for_until_enough_run(api: FakeApi, ctl: Ctl) -> None:
     there = {"name": "rabbit@one", "running": True}
     api.answer("GET", "nodes", silence=True)
+    api.answer("GET", "nodes", {"error": "unavailable", "reason": "no node that leads"}, 503)
     api.answer("GET", "nodes", [there, {"name": "rabbit@two", "running": False}])
     api.answer("GET", "nodes", [there, there | {"name": "rabbit@two"}])
     assert ctl("await_online_nodes", "2").out == "Nodes that run: 2\n"

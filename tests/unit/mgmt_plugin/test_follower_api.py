@@ -79,12 +79,13 @@ class Node:
         stored = hash_password(name.encode())
         self.users = self.users | {name: UserPut(name, stored.text, stored.algorithm, tags)}
 
-    def ask(self, method: str, path: str, user: str = "", body: bytes = b"", *, anybody: bool = False) -> Response:
+    def ask(self, method: str, target: str, user: str = "", body: bytes = b"", *, anybody: bool = False) -> Response:
         async def read(limit_bytes: int, look: object = None) -> bytes:
             return body
 
         headers = {"authorization": "Basic " + b64encode(f"{user}:{user}".encode()).decode()} if user else {}
-        request = Request(method, path, "", headers, "127.0.0.1", False, cast(Any, read))
+        path, _, query = target.partition("?")
+        request = Request(method, path, query, headers, "127.0.0.1", False, cast(Any, read))
         respond = self.api.respond_to_anybody if anybody else self.api.respond
         return trio.run(respond, request)
 
@@ -167,6 +168,15 @@ def test_everything_else_is_refused_and_nothing_more_is_on_the_open_port(node: N
     assert node.refused("POST", "/api/cluster/promote", anybody=True) == 404
     text = node.ask("GET", "/metrics", anybody=True).body.decode()
     assert "warren_follower_received_lsn 120\n" in text
+
+
+def test_the_status_of_the_leader_is_forwarded_while_there_is_one() -> None:
+    node = Node()
+    node.add("watcher", "monitoring")
+    assert node.refused("GET", "/api/cluster/status?of=leader", "watcher") == 503, "it was forwarded, to nobody"
+    assert json.loads(node.ask("GET", "/api/cluster/status?of=me", "watcher").body) == STATUS
+    node.leader = None
+    assert json.loads(node.ask("GET", "/api/cluster/status?of=leader", "watcher").body) == STATUS
 
 
 def test_while_nobody_leads_the_nodes_are_told_by_what_is_known_here() -> None:

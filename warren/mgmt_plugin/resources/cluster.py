@@ -7,7 +7,7 @@ follower answers by itself are in ``follower_api``.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -17,6 +17,10 @@ from warren.mgmt_plugin.resources.health_checks import OK, check_health, checks,
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, not_found
 from warren.server.management import Health
 from warren.server.replication import ClusterRefusal, Replication
+
+# The parameter of a request for the status: a follower forwards it to its leader with this value.
+OF: Final = "of"
+LEADER: Final = "leader"
 
 
 class Successor(msgspec.Struct):
@@ -151,7 +155,14 @@ class ClusterHandlers(Handlers):
     ROUTES: ClassVar = (
         Route("GET", "/health/live", Access.PUBLIC, show_live, "The loop of the broker turns"),
         Route("GET", "/health/ready", Access.PUBLIC, show_ready, "Clients are served here, alarms or not"),
-        Route("GET", "/api/cluster/status", Access.MONITORING, show_status, "Followers, and which are in sync"),
+        Route(
+            "GET",
+            "/api/cluster/status",
+            Access.MONITORING,
+            show_status,
+            "Followers, and which are in sync",
+            query=(OF,),
+        ),
         Route(
             "POST",
             "/api/cluster/transfer",
