@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.1
 _SKEW_MS: Final = 500  # above it clocks count as different
+_HAND_OVER_S: Final = 30.0  # for another node to lead
 _RETURN_S: Final = 15.0  # for a leader that has handed over to follow the next one
 # The node may restart, does not know the users yet as a follower, or has no leader that answers.
 _PASSING: Final = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FAILED, ExitCode.CHECK_FAILED)
@@ -69,7 +70,7 @@ def cluster(
     ] = False,
     within: Annotated[
         float, typer.Option("--within", metavar="SECONDS", min=0, help="transfer, recover: for the other node to lead")
-    ] = 30.0,
+    ] = _HAND_OVER_S,
 ) -> None:
     """Show the nodes of a cluster, and change which of them leads and which of them count (Warren)."""
     current = session(context)
@@ -99,13 +100,18 @@ def _transfer(current: CommandSession, node: str, within_s: float) -> None:
     epoch = int(client.get_object("cluster", "status").get("epoch") or 0)
     answer = client.post("cluster", "transfer", body={"node": node} if node else {}).value
     wanted = str(answer["node"])
-    began_s = time.monotonic()
     current.out.say(f"{answer['from']} hands over to {wanted}")
+    _watch_hand_over(current, str(answer["from"]), wanted, epoch, within_s)
+
+
+def _watch_hand_over(current: CommandSession, before: str, wanted: str, epoch: int, within_s: float) -> None:
+    """Wait until another node leads, `wanted` if a name is given, and until the node that led before follows it."""
+    client = current.client
+    began_s = time.monotonic()
     leader = _later_leader(client, epoch, began_s + within_s)
-    if leader != wanted:
+    if wanted and leader != wanted:
         raise CtlError(f"{leader} leads: {wanted} has not taken over. The log of {wanted} says why")
     current.out.say(f"{leader} leads, after {time.monotonic() - began_s:.1f} s")
-    before = str(answer["from"])
     if _follows_in_time(client, before, time.monotonic() + _RETURN_S):
         current.out.say(f"{before} follows, after {time.monotonic() - began_s:.1f} s")
     else:
@@ -184,9 +190,14 @@ def _forget(current: CommandSession, node: str) -> None:
 
 
 def _drain(current: CommandSession, node: str) -> None:
-    node = node or _asked_node(current)
+    found = current.client.get_object("cluster", "status")
+    asked = str(found["node"])
+    node = node or asked
+    leads = node == (found.get("leader") if found.get("role") == "follower" else asked)
     current.client.post("cluster", "drain", body={"node": node})
     current.out.say(f"{node} is drained: it does not lead until it is revived")
+    if leads:
+        _watch_hand_over(current, node, "", int(found.get("epoch") or 0), _HAND_OVER_S)
 
 
 def _revive(current: CommandSession, node: str) -> None:

@@ -95,7 +95,7 @@ def test_what_is_asked_for_about_a_node_is_said(api: FakeApi, ctl: Ctl) -> None:
         (("cluster", "forget", "rabbit@two"), "rabbit@two is forgotten"),
         (("forget_cluster_node", "rabbit@two"), "rabbit@two is forgotten"),
         (("cluster", "drain", "rabbit@two"), "rabbit@two is drained"),
-        (("drain",), "rabbit@one is drained"),
+        (("drain", "rabbit@two"), "rabbit@two is drained"),
         (("revive",), "rabbit@one is revived"),
         (("cluster", "revive", "rabbit@two"), "rabbit@two is revived"),
     ):
@@ -105,9 +105,26 @@ def test_what_is_asked_for_about_a_node_is_said(api: FakeApi, ctl: Ctl) -> None:
     assert asked == [
         *[("forget", "rabbit@two")] * 2,
         ("drain", "rabbit@two"),
-        ("drain", "rabbit@one"),
+        ("drain", "rabbit@two"),
         ("revive", "rabbit@one"),
         ("revive", "rabbit@two"),
+    ]
+
+
+@pytest.mark.parametrize("asked", ["rabbit@one", "rabbit@two"])
+def test_a_leader_that_is_drained_is_waited_for_like_one_that_hands_over(api: FakeApi, ctl: Ctl, asked: str) -> None:
+    two = {"role": "follower", "node": "rabbit@two", "epoch": 4, "connected": True, "leader": "rabbit@one"}
+    api.answer("GET", STATUS, ONE if asked == "rabbit@one" else two)
+    api.answer("POST", "cluster/drain", {"node": "rabbit@one"})
+    api.answer("GET", STATUS, silence=True)
+    api.answer("GET", STATUS, {"role": "leader", "node": "rabbit@three", "epoch": 5})
+    returned(api)
+    ended = ctl("drain", "rabbit@one")
+    assert ended.exit_code == 0
+    assert [re.sub(r"\d+\.\d s", "… s", line) for line in ended.out.splitlines()] == [
+        "rabbit@one is drained: it does not lead until it is revived",
+        "rabbit@three leads, after … s",
+        "rabbit@one follows, after … s",
     ]
 
 
