@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import ExitStack
+
 from broker_process import WarrenProcess
 from integration.management.client import Api, q
 from playwright.sync_api import Route, expect
@@ -110,14 +113,17 @@ def test_bindings_are_followed_only_where_they_are_shown(own_ui: Ui, vhost: str)
     ui.page.on("request", lambda request: asked.append(request.url))
     ui.page.clock.install()
 
-    def refreshed(tab: str) -> list[str]:
+    def refreshed(tab: str, *awaited: str) -> list[str]:
         ui.visit("exchanges", vhost, "amq.topic", tab=tab)
         ui.heading("amq.topic")
         expect(ui.page.locator(".tabs", has_text="Bindings 0")).to_be_visible()
         asked.clear()
-        with ui.page.expect_response(lambda answer: "amq.topic?" in answer.url):
+        with ExitStack() as waits:
+            waits.enter_context(ui.page.expect_response(lambda answer: "amq.topic?" in answer.url))
+            for end in awaited:
+                waits.enter_context(ui.page.expect_request(re.compile(f"/bindings/{end}$")))
             ui.page.clock.run_for(5_000)
         return [each.rpartition("/")[2] for each in asked if "/bindings/" in each]
 
     assert refreshed("publish") == []
-    assert sorted(refreshed("bindings")) == ["destination", "source"]
+    assert sorted(refreshed("bindings", "destination", "source")) == ["destination", "source"]
