@@ -82,18 +82,18 @@ class Browsing:
         assert isinstance(queue, BaseQueue)
         return ends_of(queue, mark)
 
-    def outstanding(self, queue: QueueRef) -> list[tuple[int, Message]]:
-        """Return place and message of each delivery that was not answered. Looks at every channel, in one go."""
+    def outstanding(self, queue: QueueRef) -> tuple[list[int], list[Message]]:
+        """Return places and messages of the deliveries that were not answered. Looks at every channel, in one go."""
         assert isinstance(queue, BaseQueue)
-        found: list[tuple[int, Message]] = []
+        places: list[int] = []
+        messages: list[Message] = []
         for connection in self._broker.connections.values():
             if connection.vhost_name == queue.vhost_name:
                 for channel in connection.channels.values():
                     if isinstance(channel, Session):
-                        found += [
-                            (int(each.sequence_number), each.message) for each in channel.ledger.outstanding_of(queue)
-                        ]
-        return found
+                        # Hundreds of thousands, perhaps: the engine is compiled, this view is not.
+                        channel.ledger.add_outstanding(queue, places, messages)
+        return places, messages
 
     def unacked(self, queue: QueueRef) -> Iterator[tuple[Message, Holder] | None]:
         """Yield each delivery that was not answered, and None after each channel. Callers may give way meanwhile."""

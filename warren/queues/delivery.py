@@ -716,6 +716,12 @@ class DeliveryLedger(Waiter):
         entries = [*[self._stragglers[tag] for tag in sorted(self._stragglers)], *self._entries]
         return [entry for entry in entries if entry is not None and entry.queue is queue]
 
+    def add_outstanding(self, queue: BaseQueue, places: list[int], messages: list[Message]) -> None:
+        """Add place and message of each unanswered delivery of a queue, in the order of their tags."""
+        for entry in self.outstanding_of(queue):
+            places.append(int(entry.sequence_number))
+            messages.append(entry.message)
+
     def _oldest_tag(self) -> int:
         if self._stragglers:
             return self._oldest_straggler()

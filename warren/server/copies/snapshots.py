@@ -55,6 +55,8 @@ LOOK_MESSAGES: Final = 512
 UNACKED_MAX: Final = 1_000_000
 UNACKED_AT_ONCE: Final = 1024  # are sorted, and added
 
+Had = tuple[list[int], list[Message]]  # places and messages that clients had
+
 MAKING: Final = "making"
 READY: Final = "ready"
 FAILED: Final = "failed"
@@ -221,7 +223,7 @@ class Snapshots:
         self._snapshots[snapshot.id] = snapshot
         self._changed.set()
         # Both in this turn: a message is either unacked or ready.
-        had = self._view.browsing.outstanding(queue) if unacked else []
+        had: Had = self._view.browsing.outstanding(queue) if unacked else ([], [])
         once = self._management.tasks.once
         nursery.start_soon(once, "snapshot", self._make, snapshot, queue, self._view.browsing.mark(queue), had)
         return snapshot
@@ -232,7 +234,7 @@ class Snapshots:
         if self._snapshots.pop(snapshot.id, None) is not None:
             _unlink(snapshot.path)
 
-    async def _make(self, snapshot: Snapshot, queue: QueueRef, mark: int, had: list[tuple[int, Message]]) -> None:
+    async def _make(self, snapshot: Snapshot, queue: QueueRef, mark: int, had: Had) -> None:
         began_s = time.monotonic()
         try:
             with snapshot.scope:
@@ -285,9 +287,7 @@ class Snapshots:
 class _Maker:
     """Writes one snapshot."""
 
-    def __init__(
-        self, snapshot: Snapshot, queue: QueueRef, mark: int, had: list[tuple[int, Message]], management: Management
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, queue: QueueRef, mark: int, had: Had, management: Management) -> None:
         self._snapshot = snapshot
         self._queue = queue
         self._had = had
@@ -324,12 +324,14 @@ class _Maker:
     async def _add_unacked(self) -> None:
         """Add the messages that clients had, by place."""
         runs: list[list[tuple[int, Message]]] = []
-        for start in range(0, len(self._had), UNACKED_AT_ONCE):
-            run = sorted(self._had[start : start + UNACKED_AT_ONCE], key=_place)
+        places, messages = self._had
+        for start in range(0, len(places), UNACKED_AT_ONCE):
+            some = slice(start, start + UNACKED_AT_ONCE)
+            run = sorted(zip(places[some], messages[some], strict=True), key=_place)
             self._places.update(place for place, _ in run)
             runs.append(run)
             await trio.lowlevel.checkpoint()
-        self._had = []
+        self._had = ([], [])
         for at, (_, message) in enumerate(merge(*runs, key=_place), 1):
             if self._add(message, redelivered=True):
                 await self._write()
