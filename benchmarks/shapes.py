@@ -157,6 +157,11 @@ def run(targets: dict[str, Target], wanted: list[Shape], rounds: int, seconds: f
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
+def in_that_of(ratio: float) -> str:
+    """Return a ratio as readers want it: 1/3.4, or 1.2 where the other one is cheaper."""
+    return f"1/{1 / ratio:,.1f}" if ratio < 1 else f"{ratio:,.1f}"
+
+
 def middle(rounds: list[Found | None]) -> Found | None:
     """Return the median of each figure; None when a round failed."""
     whole = [one for one in rounds if one is not None]
@@ -177,12 +182,12 @@ def markdown(measured: Measured, wanted: list[Shape], names: list[str], facts: l
         mine = by_broker[own]
         ratio = mine.cpu_us / min(costs) if mine is not None and costs else None
         if ratio is not None and ratio > CPU_AT_MOST:
-            above.append(f"{shape.title} (1/{1 / ratio:.1f})")
+            above.append(f"{shape.title} ({in_that_of(ratio)})")
         rows.append(
             [
                 shape.title,
                 *("failed" if one is None else f"{one.cpu_us:,.2f}" for one in by_broker.values()),
-                "" if ratio is None else f"1/{1 / ratio:,.1f}",
+                "" if ratio is None else in_that_of(ratio),
                 *("failed" if one is None else f"{one.per_s:,.0f}" for one in by_broker.values()),
             ]
         )
@@ -190,7 +195,7 @@ def markdown(measured: Measured, wanted: list[Shape], names: list[str], facts: l
     page.table(headings, rows)
     page.text(f"Above a third of the cheapest peer: {'; '.join(above) or 'none'}.")
     page.text("## From the publish to the delivery, ms: p50 / p99")
-    steady = [shape for shape in wanted if shape.name.endswith("steady") or shape.name in ("telemetry", "prefetch-1")]
+    steady = [shape for shape in wanted if shape.name.endswith("steady") or shape.name == "telemetry"]
     waits = [
         [
             shape.title,
