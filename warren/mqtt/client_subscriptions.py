@@ -1,10 +1,10 @@
-"""The subscriptions of one connected MQTT client: bindings, the queues behind them, and shares of groups.
+"""The subscriptions of one connected MQTT client: bindings, their queues, and shares of groups.
 
 1. A filter has one subscription at a time. A change of its options binds first, then unbinds: no message is missed.
 2. What `Filters` of the ledger has is bound; so is each share, whose group's queue the client consumes.
 3. Shares are in the notes of the session before their subscription is answered; the other subscriptions are bindings.
 
-What they are in the broker is in the header of ``mqtt.session``, (1), (5) and (7).
+The header of ``mqtt.session``, (1), (5) and (7), says which objects of the broker they are.
 """
 
 from __future__ import annotations

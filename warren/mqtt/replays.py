@@ -250,7 +250,7 @@ class Replays:
         self.client_answered()
 
     def client_left(self) -> None:
-        """The client has gone: what waits for it is dropped, and what its queues are to get continues without it."""
+        """The client has gone: messages that wait for it are dropped, and replays into its queues continue."""
         self._replay = None
         held, self._held_runs = self._held_runs, []
         for run in held:
