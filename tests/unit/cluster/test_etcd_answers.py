@@ -425,19 +425,29 @@ def test_a_watch_of_a_member_that_falls_silent_goes_on_at_the_next_endpoint(monk
     assert [path for path, _ in silent.requests] == ["/v3/watch", "/v3/kv/range"]
 
 
+class SilentWatch(Server):
+    """Creates the watch, and tells nothing; each read is answered."""
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        if self.requests:
+            await super().serve(stream)
+            return
+        await stream.receive_some(65536)
+        self.requests.append(("", {}))
+        await stream.send_all(chunked(CREATED, ends=False))
+        await self.serve_watch(stream)
+
+    async def serve_watch(self, stream: trio.SocketStream) -> None:
+        await trio.sleep_forever()
+
+
 def test_a_watch_that_tells_nothing_is_asked_and_what_it_says_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warren.cluster.etcd_watch.IDLE_S", 0.05)
 
-    class Held(Server):
+    class Late(SilentWatch):
         """Tells the watch what a read has shown before."""
 
-        async def serve(self, stream: trio.SocketStream) -> None:
-            if self.requests:
-                await super().serve(stream)
-                return
-            await stream.receive_some(65536)
-            self.requests.append(("", {}))
-            await stream.send_all(chunked(CREATED, ends=False))
+        async def serve_watch(self, stream: trio.SocketStream) -> None:
             await self.was_read.wait()
             late = line(events=[put(b"v", 5), put(b"next", 6)])
             await stream.send_all(b"%x\r\n%b\r\n" % (len(late), late))
@@ -445,7 +455,7 @@ def test_a_watch_that_tells_nothing_is_asked_and_what_it_says_is_told_once(monke
 
         was_read = trio.Event()
 
-    server = Held(answer(found()))
+    server = Late(answer(found()))
 
     async def work(etcd: Etcd) -> None:
         watch = Watch(etcd, KEY, 3)
@@ -462,18 +472,6 @@ def test_a_watch_counts_the_time_since_its_key_was_known_also_when_nothing_chang
 ) -> None:
     monkeypatch.setattr("warren.cluster.etcd_watch.IDLE_S", 0.05)
 
-    class Held(Server):
-        """Creates the watch, and tells nothing; each read finds what is known."""
-
-        async def serve(self, stream: trio.SocketStream) -> None:
-            if self.requests:
-                await super().serve(stream)
-                return
-            await stream.receive_some(65536)
-            self.requests.append(("", {}))
-            await stream.send_all(chunked(CREATED, ends=False))
-            await trio.sleep_forever()
-
     async def work(etcd: Etcd) -> None:
         watch = Watch(etcd, KEY, 6)
         assert etcd.traffic.watched_s is None
@@ -486,7 +484,7 @@ def test_a_watch_counts_the_time_since_its_key_was_known_also_when_nothing_chang
             nursery.cancel_scope.cancel()
         await watch.close()
 
-    run(work, Held(answer(found())))
+    run(work, SilentWatch(answer(found())))
 
 
 def test_a_watch_that_was_compacted_reads_and_goes_on_behind_that() -> None:
