@@ -141,7 +141,7 @@ class Place:
         mine, theirs = socket.socketpair()
         for sock in (mine, theirs):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-        self.reactor.adopt(theirs, "127.0.0.1")
+        self.reactor.acceptor.adopt(theirs, "127.0.0.1")
         mine.setblocking(False)
         self._ask(mine, LOGIN)
         return mine
@@ -184,7 +184,7 @@ class Place:
                 log.checksum, job.chunks, job.payload_bytes, job.lsn, 0, 0, 1, 0, job.record_count, log.store_tag
             )
             job.committed_lsn = job.end_lsn()
-            self.reactor.wake()
+            self.reactor.poller.wake()
 
     def _committed(self) -> None:
         jobs, self._jobs = self._jobs, []

@@ -51,7 +51,10 @@ INTERPRETED: Final = {
 }
 COMPILED_MODULES: Final = (
     "server/histogram.py",
+    "server/network/acceptor.py",
+    "server/network/poller.py",
     "server/network/reactor.py",
+    "server/network/sockets.py",
     "server/network/tls_records.py",
     "server/network/tls_session.py",
     "server/network/transport.py",

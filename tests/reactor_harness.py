@@ -190,7 +190,7 @@ class Place:
         """Return `count` peers that are logged in and have channel 1."""
         peers = [Peer() for _ in range(count)]
         for peer in peers:
-            self.reactor.adopt(cast(socket.socket, peer), "127.0.0.1")
+            self.reactor.acceptor.adopt(cast(socket.socket, peer), "127.0.0.1")
         ok = method_frame(1, m.ChannelOpenOk(b""))
         while not all(peer.received.endswith(ok) for peer in peers):
             self.turn()

@@ -44,7 +44,6 @@ REASONS = {
     "replication/replica_store.py": {"ReplicaStore": "a follower's files: what each entry does to them"},
     "server/application.py": {"Application": "it puts the parts of the process together, and ends them"},
     "server/management.py": {"Management": "a record: what plugins get"},
-    "server/network/reactor.py": {"Reactor": "one turn over all sockets: its fields are that turn's lists"},
     "server/settings.py": {"Settings": "a record: a field for each setting"},
     "spark_bridge/control.py": {
         "BrokerClient": "a method for each request of the management API that the bridge makes"

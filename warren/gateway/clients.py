@@ -41,11 +41,12 @@ from warren.gateway.ends import ClientTlsEnd, End, NodeTlsEnd
 from warren.server.client_of_node import ClientOfNode
 from warren.server.logs import get_logger
 from warren.server.management import Passage
+from warren.server.network.acceptor import Listener
 from warren.server.network.admission import Admission, address_block
 from warren.server.network.dead_peers import NEVER, DeadPeers, Keepalive
 from warren.server.network.handshakes import Handshakes
-from warren.server.network.reactor import Listener, endpoint_text
 from warren.server.network.readiness import ENDED, ERROR, GONE, READABLE, WRITE, open_selector
+from warren.server.network.sockets import endpoint_text
 from warren.server.network.tls_session import TlsSession
 
 SHAKING: Final = "tls handshake"

@@ -12,10 +12,10 @@ from warren.gateway.clients import PASSED, SHAKING, WAITING, Client, Clients
 from warren.server.beats import next_beat
 from warren.server.descriptors import raise_limit
 from warren.server.management import Following, Listening, Management, NoLeader
+from warren.server.network.acceptor import Listener
 from warren.server.network.admission import Admission
 from warren.server.network.handshakes import Handshakes
 from warren.server.network.listening import open_sockets
-from warren.server.network.reactor import Listener
 from warren.server.network.tls import maybe_user_of_certificate
 from warren.server.supervision import ESSENTIAL
 

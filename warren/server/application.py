@@ -63,9 +63,10 @@ from warren.server.logins.authenticator import LOOPBACK_ONLY, Authenticator, Use
 from warren.server.logs import get_logger
 from warren.server.management import CLUSTERING, CommitTimeout, Health, Listening, Management, Plugin
 from warren.server.message_store import EXIT_CODE, MessageStoreService, end_process
+from warren.server.network.acceptor import Listener
 from warren.server.network.admission import Admission
 from warren.server.network.listening import open_sockets
-from warren.server.network.reactor import Listener, Reactor
+from warren.server.network.reactor import Reactor
 from warren.server.network.tls import maybe_server_tls, maybe_user_of_certificate
 from warren.server.network.web_rules import Origins, WebRules
 from warren.server.paging import Pager
@@ -434,8 +435,8 @@ class Application:
                 restore_sessions(self._broker)
                 await self._permission_to_serve()
                 for listener in listeners:
-                    self._reactor.listen(listener)
-                self._reactor.begin_serving()
+                    self._reactor.acceptor.listen(listener)
+                self._reactor.acceptor.begin_serving()
                 serving()
                 self._tell_started(count)
                 await self._asked_to_stop.wait()
@@ -587,10 +588,10 @@ class Application:
                 self.tasks,
                 self._settle,
                 self._messages.gate_moved,
-                self._reactor.watch,
-                self._reactor.unwatch,
+                self._reactor.poller.watch,
+                self._reactor.poller.unwatch,
                 self._writer.copy,
-                self._reactor.may_accept,
+                self._reactor.acceptor.may_accept,
                 self._pass_on,
                 self._asked_to_stop.set,
             )
@@ -600,7 +601,8 @@ class Application:
     def _pass_on(self, sock: socket.socket, client: ClientOfNode) -> None:
         """Serve a client of another node, which comes through `sock`."""
         if client.protocol == AMQP:
-            self._reactor.pass_on(sock, client)
+            self._reactor.acceptor.pass_on(sock, client)
+            self._reactor.settle()
         else:
             self._management.pass_on(sock, client)
 
@@ -754,7 +756,7 @@ class Application:
         replication = self._replication
         hands_over = replication is not None and replication.is_handing_over()
         gives_way = replication is not None and replication.gives_way()
-        self._reactor.stop_listening()
+        self._reactor.acceptor.stop()
         self._broker.shut_down("another node leads from now on: connect again" if hands_over else "shutdown")
         self._settle()
         if not gives_way:
@@ -800,7 +802,7 @@ class Application:
         return "os" if False in modes else "durable"
 
     def _wake(self) -> None:
-        self._reactor.wake()
+        self._reactor.poller.wake()
 
     def _settle(self) -> None:
         self._reactor.settle()

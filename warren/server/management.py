@@ -188,7 +188,7 @@ class Management:
             ours.close()
             served.close()
             raise ConnectionRefusedError("too many descriptors are in use")
-        self.reactor.adopt(served, LOCAL_ADDRESS)
+        self.reactor.acceptor.adopt(served, LOCAL_ADDRESS)
         self.settle()
         return ours
 

@@ -211,7 +211,7 @@ class Broker(Assertions):
         life = self._require_life()
 
         def tell() -> None:
-            life.management.reactor.stop_listening()
+            life.management.reactor.acceptor.stop()
             self.engine.shut_down("shutdown")
 
         life.call(tell)
@@ -489,7 +489,7 @@ class Broker(Assertions):
     def refusing_connections(self) -> Iterator[None]:
         """Refuse new connections, like a host where nothing listens; open connections continue."""
         life = self._require_life()
-        life.call(life.management.reactor.stop_listening)
+        life.call(life.management.reactor.acceptor.stop)
         try:
             yield
         finally:

@@ -28,7 +28,7 @@ from warren.server.application import Application, MetadataStore
 from warren.server.data_dir import MESSAGES, DataDir
 from warren.server.descriptors import OPEN_DESCRIPTORS
 from warren.server.management import Listening, Management, Plugin
-from warren.server.network.reactor import Listener
+from warren.server.network.acceptor import Listener
 from warren.server.network.readiness import READABLE
 from warren.server.setting_kinds import Endpoint, MemoryWatermark
 from warren.server.settings import LimitSettings, Settings, StoreSettings
@@ -241,7 +241,7 @@ class Life:
         sock = ListeningSocket((kept.host, kept.port), kept.sockets)
         sock.listen(BACKLOG)
         kept.listening = sock
-        self.management.reactor.listen(Listener(sock, None))
+        self.management.reactor.acceptor.listen(Listener(sock, None))
 
     def crash(self) -> None:
         """Stop all writes to the disk, and end. On the loop."""

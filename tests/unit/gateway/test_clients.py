@@ -17,9 +17,9 @@ from warren.gateway.answers import HELD_BYTES_MAX
 from warren.gateway.clients import LEAVING, LINGER_S, PASSED, SHAKING, SILENT_S, UNSENT_S, WAITING, Client, Clients
 from warren.gateway.ends import RECEIVE_BYTES
 from warren.server.management import Passage
+from warren.server.network.acceptor import Listener
 from warren.server.network.admission import Admission
 from warren.server.network.handshakes import Handshakes
-from warren.server.network.reactor import Listener
 
 OPEN_OK = method_frame(0, m.ConnectionOpenOk(""))
 HEADER = b"AMQP\x00\x00\x09\x01"

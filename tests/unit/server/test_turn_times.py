@@ -39,7 +39,7 @@ def test_each_turn_is_observed() -> None:
             nursery.start_soon(reactor.run)
             for _ in range(3):
                 woken = trio.Event()
-                reactor.wake()
+                reactor.poller.wake()
                 await woken.wait()
                 # The turn that woke us is over: nothing in it waits.
                 counts.append(int(reactor.turn_times.count))

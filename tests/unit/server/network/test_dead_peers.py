@@ -47,7 +47,7 @@ class Machine:
             self.sock = socket.create_connection(server.getsockname())
             accepted, _ = server.accept()
         QUICK.start(accepted)
-        place.reactor.adopt(accepted, "127.0.0.1")
+        place.reactor.acceptor.adopt(accepted, "127.0.0.1")
         (connection,) = place.broker.connections.values()
         self.connection = connection
         self.sock.setblocking(False)

@@ -23,20 +23,17 @@ from warren.channels.connection_states import AWAIT_OPEN, AWAIT_TUNE_OK, RUNNING
 from warren.channels.shared import FEED_UNITS_MAX, METHOD_UNITS
 from warren.queues.long_work import TURN_STEPS, Job, Steps
 from warren.server.client_of_node import ClientOfNode
-from warren.server.network.admission import Admission
+from warren.server.network.acceptor import ACCEPTS_PER_TURN, HANDSHAKES_DUE_MAX, Listener
 from warren.server.network.reactor import (
-    ACCEPTS_PER_TURN,
     BYTES_PER_UNIT,
     CLOCK_EVERY_SENDS,
     EVENT_UNITS,
     FEED_UNITS_MIN,
-    HANDSHAKES_DUE_MAX,
     TURN_UNITS,
-    UNSENT_S,
-    Listener,
     feed_units,
 )
 from warren.server.network.readiness import kinds
+from warren.server.network.sockets import UNSENT_S
 from warren.server.network.transport import RECEIVE_BYTES
 
 QOS = method_frame(1, m.BasicQos(0, 1, False))
@@ -64,10 +61,10 @@ def place() -> Any:
 
 def test_a_login_counts_until_its_vhost_is_open(place: Place) -> None:
     """A client whose password was right may keep silent as well: it makes room like any other."""
-    place.reactor.begin_serving()
+    place.reactor.acceptor.begin_serving()
     peers = [Peer(b"".join(LOGIN_STEPS[:steps])) for steps in (1, 2, 3)]
     for peer in peers:
-        place.reactor.pass_on(cast(socket.socket, peer), FROM_AFAR)
+        place.reactor.acceptor.pass_on(cast(socket.socket, peer), FROM_AFAR)
     for _ in range(5):
         place.turn()
     states = [connection.state for connection in place.broker.connections.values()]
@@ -86,9 +83,9 @@ FROM_AFAR = ClientOfNode("192.0.2.7:50412", "192.0.2.2:5671", is_tls=True, user=
 
 
 def test_a_client_of_another_node_has_the_address_that_it_has_there(place: Place) -> None:
-    place.reactor.begin_serving()
+    place.reactor.acceptor.begin_serving()
     peer = Peer(PROTOCOL_HEADER)
-    place.reactor.pass_on(cast(socket.socket, peer), FROM_AFAR)
+    place.reactor.acceptor.pass_on(cast(socket.socket, peer), FROM_AFAR)
     (connection,) = place.broker.connections.values()
     assert (connection.peer, connection.local) == ("192.0.2.7:50412", "192.0.2.2:5671")
     assert connection.address == "192.0.2.7", "by which it is decided who may log in from where"
@@ -99,27 +96,27 @@ def test_a_client_of_another_node_has_the_address_that_it_has_there(place: Place
 
 
 def test_clients_of_other_nodes_are_counted_by_where_they_are_from(place: Place) -> None:
-    place.reactor.begin_serving()
-    place.reactor._admission = Admission(10000, 1, 10000)
+    place.reactor.acceptor.begin_serving()
+    place.reactor._admission._per_block_max = 1
     first, second, elsewhere = Peer(), Peer(), Peer()
-    place.reactor.pass_on(cast(socket.socket, first), FROM_AFAR)
-    place.reactor.pass_on(cast(socket.socket, second), replace(FROM_AFAR, peer="192.0.2.8:1"))
-    place.reactor.pass_on(cast(socket.socket, elsewhere), replace(FROM_AFAR, peer="198.51.100.1:1"))
+    place.reactor.acceptor.pass_on(cast(socket.socket, first), FROM_AFAR)
+    place.reactor.acceptor.pass_on(cast(socket.socket, second), replace(FROM_AFAR, peer="192.0.2.8:1"))
+    place.reactor.acceptor.pass_on(cast(socket.socket, elsewhere), replace(FROM_AFAR, peer="198.51.100.1:1"))
     assert place.reactor.connection_count() == 2
     place.turns_until(lambda: first.received.endswith(method_frame(1, m.ChannelOpenOk(b""))))
-    place.reactor.pass_on(cast(socket.socket, third := Peer()), FROM_AFAR)
+    place.reactor.acceptor.pass_on(cast(socket.socket, third := Peer()), FROM_AFAR)
     assert place.reactor.connection_count() == 3, "the first has logged in"
-    assert third.fileno() in place.reactor._transports
+    assert third.fileno() in place.reactor.sockets.by_fd
 
 
 def test_clients_of_other_nodes_are_taken_while_clients_are_served(place: Place) -> None:
-    assert not place.reactor.may_accept()
-    place.reactor.pass_on(cast(socket.socket, Peer()), FROM_AFAR)
+    assert not place.reactor.acceptor.may_accept()
+    place.reactor.acceptor.pass_on(cast(socket.socket, Peer()), FROM_AFAR)
     assert place.reactor.connection_count() == 0
-    place.reactor.begin_serving()
-    assert place.reactor.may_accept()
-    place.reactor.stop_listening()
-    assert not place.reactor.may_accept()
+    place.reactor.acceptor.begin_serving()
+    assert place.reactor.acceptor.may_accept()
+    place.reactor.acceptor.stop()
+    assert not place.reactor.acceptor.may_accept()
 
 
 # --- what else is watched ---------------------------------------------------------------------------------------------
@@ -133,7 +130,7 @@ def test_a_descriptor_that_is_watched_is_read_in_the_turn_before_the_engine_ends
         told.append(os.eventfd_read(fd))
         place.broker.note("info", "said in the turn", {})
 
-    place.reactor.watch(fd, read)
+    place.reactor.poller.watch(fd, read)
     place.turn()
     assert told == []
     os.eventfd_write(fd, 7)
@@ -141,7 +138,7 @@ def test_a_descriptor_that_is_watched_is_read_in_the_turn_before_the_engine_ends
     assert told == [7]
     assert place.broker.notices == [], "what it left behind was settled in that turn"
     os.eventfd_write(fd, 8)
-    place.reactor.unwatch(fd)
+    place.reactor.poller.unwatch(fd)
     place.turn()
     assert told == [7]
     os.close(fd)
@@ -151,9 +148,9 @@ def test_what_is_watched_may_end_after_the_reactor_is_closed() -> None:
     """Links to followers end when a leader stops, also after a failure of its disk."""
     place = Place()
     fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    place.reactor.watch(fd, lambda: None)
+    place.reactor.poller.watch(fd, lambda: None)
     place.reactor.close()
-    place.reactor.unwatch(fd)
+    place.reactor.poller.unwatch(fd)
     os.close(fd)
 
 
@@ -186,10 +183,10 @@ def test_clients_wait_while_they_may_not_be_served_and_what_is_watched_goes_on(p
                     await trio.sleep(0.01)
             place.reactor.stop()
 
-    place.reactor.watch(fd, read)
+    place.reactor.poller.watch(fd, read)
     place.reactor.may_serve = may
     trio.run(main)
-    place.reactor.unwatch(fd)
+    place.reactor.poller.unwatch(fd)
     os.close(fd)
 
 
@@ -310,7 +307,7 @@ def test_an_event_of_a_closed_connection_is_not_taken_for_one_of_the_next_with_i
     while successor.fd != number:
         successor = Peer()
     os.eventfd_read(successor.fd)  # nothing has come from it
-    place.reactor.adopt(cast(socket.socket, successor), "127.0.0.1")
+    place.reactor.acceptor.adopt(cast(socket.socket, successor), "127.0.0.1")
     place.turns_until(lambda: all(peer.received for peer in peers if peer is not gone))
     assert successor.reads == 0
 
@@ -378,7 +375,7 @@ def test_who_takes_nothing_at_all_is_closed_without_last_words(place: Place) -> 
 def test_a_storm_of_connections_is_accepted_a_few_in_each_turn(place: Place) -> None:
     (innocent,) = place.connect(1)
     queueing = Queueing()
-    place.reactor.listen(Listener(cast(socket.socket, queueing), None))
+    place.reactor.acceptor.listen(Listener(cast(socket.socket, queueing), None))
     for turns in range(1, 5):
         innocent.say(QOS)
         place.turn()
@@ -396,7 +393,7 @@ def test_a_connection_for_which_there_is_no_memory_is_closed_and_the_next_is_acc
         return made[-1]
 
     queueing = Queueing()
-    place.reactor.listen(Listener(cast(socket.socket, queueing), None, make))
+    place.reactor.acceptor.listen(Listener(cast(socket.socket, queueing), None, make))
     place.reactor.turn(place.reactor._selector.poll(0))
     assert [type(error) for error in place.crashes] == [MemoryError]
     assert len(made) == ACCEPTS_PER_TURN - 1 == place.reactor.connection_count()
@@ -407,7 +404,7 @@ def test_a_connection_for_which_there_is_no_memory_is_closed_and_the_next_is_acc
 def test_who_connects_behind_too_many_waits_for_a_share_of_a_second_not_for_its_end() -> None:
     place = Place(accepts_per_s=100)
     queueing = Queueing()
-    place.reactor.listen(Listener(cast(socket.socket, queueing), None))
+    place.reactor.acceptor.listen(Listener(cast(socket.socket, queueing), None))
     place.now_s = 7.0
 
     def accepted_in(seconds: float) -> int:
@@ -441,7 +438,7 @@ def test_a_storm_of_tls_handshakes_takes_one_step_of_a_turn(place: Place) -> Non
     server.sslobject_class = Counted
     (innocent,) = place.connect(1)
     queueing = Queueing(lambda: TlsPeer(client))
-    place.reactor.listen(Listener(cast(socket.socket, queueing), lambda: server))
+    place.reactor.acceptor.listen(Listener(cast(socket.socket, queueing), lambda: server))
     place.step_s = 1.0
     for _ in range(100):
         innocent.say(QOS)

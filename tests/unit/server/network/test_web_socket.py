@@ -17,7 +17,8 @@ from web_socket_peer import WebClient, frame, request
 from warren.channels.broker import PeerMaker
 from warren.mqtt.packets import packet
 from warren.mqtt.peer import MqttPeer
-from warren.server.network.reactor import FEED_UNITS_MIN, TURN_UNITS, Listener, feed_units
+from warren.server.network.acceptor import Listener
+from warren.server.network.reactor import FEED_UNITS_MIN, TURN_UNITS, feed_units
 from warren.server.network.transport import WebSocketTransport
 from warren.server.network.web_rules import FRAME_UNITS, FRAMES_MAX, FRAMES_MIN, Origins, WebRules, WebSocketEnd
 from warren.server.network.web_socket import HEAD_BYTES_MAX, WebSocket, frame_head
@@ -401,7 +402,7 @@ class Hall(Place):
     def admit(self, peer: Peer, protocol: PeerMaker = MqttPeer, rules: WebRules = MQTT) -> None:
         listener = Listener(cast(socket.socket, None), None, protocol, rules)
         self.reactor._admission.enter("192.0.2.7", peer.fd, self.now_s)
-        self.reactor._begin(listener.transport(cast(socket.socket, peer), "192.0.2.7"))
+        self.reactor.sockets.begin(listener.transport(cast(socket.socket, peer), "192.0.2.7"))
 
     def open(self, count: int = 1) -> list[WebPeer]:
         """Return so many that have logged in by MQTT."""
@@ -487,13 +488,13 @@ def test_what_comes_behind_a_close_while_the_last_bytes_cannot_be_sent_is_passed
     hall.turn()
     hall.turn()
     peer.takes_bytes = 1 << 20
-    hall.reactor._flush(next(iter(hall.reactor._transports.values())))
+    hall.reactor._flush(next(iter(hall.reactor.sockets.by_fd.values())))
     assert peer.hear().close_code == 1000
 
 
 def test_a_defect_in_taking_frames_apart_costs_one_connection(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, other = hall.open(2)
-    transport = hall.reactor._transports[broken.fd]
+    transport = hall.reactor.sockets.by_fd[broken.fd]
     assert isinstance(transport, WebSocketTransport)
     monkeypatch.setattr(transport.web, "received", lambda data: 1 // 0)
     broken.say(broken.client.said(PINGREQ))
@@ -518,7 +519,7 @@ def test_who_sends_tiny_frames_has_a_share_of_a_turn_like_everybody(hall: Hall) 
     attacker.say(frame(PING) * 40_000)
     turns = 0
     reads = attacker.reads
-    while attacker.inbox or hall.reactor._ready:
+    while attacker.inbox or hall.reactor.poller.ready:
         if turns == 3:
             other.say(other.client.said(PINGREQ))
         hall.turn()
@@ -544,10 +545,10 @@ def test_who_pings_and_never_reads_keeps_one_answer_waiting(hall: Hall) -> None:
     (peer,) = hall.open()
     peer.takes_bytes = 0
     peer.say(frame(PING, b"x" * 125) * 20_000)
-    while peer.inbox or hall.reactor._ready:
+    while peer.inbox or hall.reactor.poller.ready:
         hall.turn()
     (connection,) = hall.broker.connections.values()
-    (transport,) = hall.reactor._transports.values()
+    (transport,) = hall.reactor.sockets.by_fd.values()
     assert connection.outbox.waiting_bytes() <= 127
     assert sum(map(len, transport._backlog)) <= 127
 
@@ -588,7 +589,7 @@ def test_accepting_over_web_sockets_is_limited_as_over_bare_ones(hall: Hall) -> 
     queue = Queueing(lambda: Peer(request()[:50]))
     listener = Listener(cast(socket.socket, queue), None, MqttPeer, MQTT)
     hall.reactor._admission._unauthenticated_max = 3
-    hall.reactor.listen(listener)
+    hall.reactor.acceptor.listen(listener)
     hall.turn()
     assert hall.reactor.connection_count() == 3
-    hall.reactor.stop_listening()
+    hall.reactor.acceptor.stop()

@@ -1,0 +1,167 @@
+"""The sockets of clients that are open: how each becomes a peer of the broker, and every way it is closed.
+
+1. A socket is closed only after its outbox is with the kernel and the peer had the chance to read it: we end our half,
+   then wait for the peer's (at most `LINGER_S`). Closing with unread input would destroy what we sent last.
+2. A peer that has ended and takes nothing of its last bytes is closed after `UNSENT_S`.
+3. A socket leaves all lists when it is closed, before another one can get its number.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from warren.channels.broker import Broker
+from warren.channels.connection_states import ENDED
+from warren.server.client_of_node import ClientOfNode
+from warren.server.network.admission import Admission
+from warren.server.network.dead_peers import DeadPeers, Keepalive
+from warren.server.network.handshakes import Handshakes
+from warren.server.network.poller import Poller
+from warren.server.network.readiness import READ
+from warren.server.network.transport import PassedOnTransport, TlsTransport, Transport
+
+LINGER_S: Final = 3.0
+UNSENT_S: Final = 30.0
+
+
+class Sockets:
+    """The open sockets. `certificate_user` maps a verified certificate to a user name."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        poller: Poller,
+        admission: Admission,
+        *,
+        certificate_user: Callable[[dict[str, object]], str | None],
+        tls_handshake_timeout_s: float,
+        keepalive: Keepalive,
+        clock: Callable[[], float],
+    ) -> None:
+        self.by_fd: dict[int, Transport] = {}
+        self.by_key: dict[int, Transport] = {}  # of their peers
+        self.handshakes = Handshakes(tls_handshake_timeout_s)
+        self.keepalive = keepalive
+        self._broker = broker
+        self._poller = poller
+        self._admission = admission
+        self._certificate_user = certificate_user
+        self._clock = clock
+        self._dead_peers = DeadPeers(keepalive)
+        self._ending: dict[int, Transport] = {}  # transports with a deadline for their end
+
+    def begin(self, transport: Transport) -> None:
+        """Watch a new socket; its peer follows when it is ready."""
+        self.by_fd[transport.fd] = transport
+        transport.interest = READ
+        self._poller.selector.register(transport.fd, READ)
+        if transport.is_ready():
+            self.connect(transport)
+
+    def connect(self, transport: Transport) -> None:
+        """Make the peer of a socket that is ready."""
+        if isinstance(transport, PassedOnTransport):
+            client = transport.client
+        else:
+            certificate = transport.peer_certificate()
+            client = ClientOfNode(
+                endpoint_text(transport.sock.getpeername),
+                sys.intern(endpoint_text(transport.sock.getsockname)),  # one text for all sockets of a listener
+                isinstance(transport, TlsTransport),
+                self._certificate_user(certificate) if certificate is not None else None,
+            )
+        connection = self._broker.join(transport.protocol, client.peer, client.local, transport.address, client.user)
+        connection.is_tls = client.is_tls
+        connection.is_web = transport.is_web
+        connection.node_name = client.node
+        transport.connection = connection
+        self.by_key[connection.key] = transport
+
+    def set_interest(self, transport: Transport, interest: int) -> None:
+        """Have other events of a socket told, unless it is closed."""
+        if transport.fd in self.by_fd:
+            transport.interest = interest
+            self._poller.selector.modify(transport.fd, interest)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def finish(self, transport: Transport, *, sent: bool) -> None:
+        """The peer has ended: end our half as soon as everything is `sent`, and wait for the peer to end its own."""
+        if transport.linger_deadline_s:
+            return
+        if not sent:
+            if not transport.unsent_deadline_s:
+                transport.unsent_deadline_s = self._clock() + UNSENT_S
+                self._ending[transport.fd] = transport
+            return
+        transport.linger_deadline_s = self._clock() + LINGER_S
+        self._ending[transport.fd] = transport
+        try:
+            transport.finish_sending()
+        except OSError:
+            self.close(transport)
+            return
+        self.set_interest(transport, READ)
+
+    def lost(self, transport: Transport) -> None:
+        """The socket is gone."""
+        connection = transport.connection
+        if connection is not None:
+            connection.lost()
+        self.close(transport)
+
+    def close(self, transport: Transport) -> None:
+        """Close a socket and forget it; its peer is lost if it has not ended."""
+        if self.by_fd.pop(transport.fd, None) is None:
+            return
+        self._ending.pop(transport.fd, None)
+        self.handshakes.end(transport.fd)
+        connection = transport.connection
+        if connection is not None:
+            self.by_key.pop(connection.key, None)
+            connection.lost()
+        if transport.pre_auth:
+            transport.pre_auth = False
+            self._admission.leave(transport.fd)
+        self._poller.forget(transport.fd)
+        transport.close()
+
+    def close_all(self) -> None:
+        """Close every socket."""
+        for transport in list(self.by_fd.values()):
+            self.close(transport)
+
+    def tick(self, now_s: float) -> None:
+        """Close the sockets whose time is over, and end peers whose machine is gone."""
+        for fd in self.handshakes.overdue(now_s):
+            self.close(self.by_fd[fd])
+        for transport in list(self._ending.values()):
+            deadline_s = transport.linger_deadline_s or transport.unsent_deadline_s
+            if deadline_s and now_s >= deadline_s:
+                self.close(transport)
+        for fd in self._dead_peers.due(self.by_fd, now_s):
+            self._end_if_dead(fd)
+
+    def _end_if_dead(self, fd: int) -> None:
+        """End a connection whose peer no longer acknowledges what is sent to it."""
+        transport = self.by_fd.get(fd)
+        if transport is None or not self.keepalive.is_over(transport.sock):
+            return
+        connection = transport.connection
+        if connection is not None and connection.state != ENDED:
+            connection.give_up(f"its machine does not answer, timeout: {self.keepalive.timeout_s}s")
+
+
+def endpoint_text(get: Callable[[], Any]) -> str:
+    """Return ``host:port``; a peer that is already gone, or in this process, does not have one."""
+    try:
+        found = get()
+    except OSError:
+        return "?"
+    if not isinstance(found, tuple):
+        return "?"
+    # Host and port come first; IPv6 adds a flow and a scope.
+    host, port = found[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
