@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +15,10 @@ import trio
 from integration.certificates import Authority
 
 from cluster.etcd_processes import EtcdCluster, EtcdProcess, ask, running_etcd, text
-from warren.cluster.etcd import (
-    Etcd,
-    EtcdError,
-    EtcdSettings,
-    LeaseGone,
-    OutcomeUnknown,
-    Refused,
-    StaleMember,
-    tls_context,
-)
+from warren.cluster.etcd import Etcd, EtcdError, EtcdSettings, LeaseGone, OutcomeUnknown, Refused, StaleMember
 from warren.cluster.etcd_watch import Change, Watch
+from warren.replication.etcd_access import etcd_settings
+from warren.server.settings import Settings
 
 TIMEOUT_S: Final = 90.0
 PATIENCE_S: Final = 15.0
@@ -49,6 +43,11 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
             return await work()
 
     return trio.run(bounded)
+
+
+def context_of(**files: Path) -> ssl.SSLContext | None:
+    """Return how a node with `files` in its settings secures its connections."""
+    return etcd_settings(Settings(etcd="https://etcd:2379", **files)).tls  # type: ignore[arg-type]
 
 
 def client(cluster: EtcdCluster, first: EtcdProcess | None = None, *, attempt_s: float = PATIENCE_S) -> Etcd:
@@ -106,8 +105,7 @@ def test_a_lease_is_renewed_and_takes_its_keys_with_it(cluster: EtcdCluster) -> 
         lease = await etcd.grant(60)
         await etcd.put(b"l/1", b"x", lease)
         assert await etcd.keep_alive(lease) == 60
-        await etcd.revoke(lease)
-        await etcd.revoke(lease)
+        await trio.to_thread.run_sync(ask, cluster.endpoints[0], "lease/revoke", {"ID": str(lease)})
         assert await etcd.get(b"l/1") is None
         with pytest.raises(LeaseGone):
             await etcd.keep_alive(lease)
@@ -127,7 +125,7 @@ def test_a_watch_tells_what_was_before_it_and_what_comes_and_what_goes(cluster: 
         second = await etcd.put(b"w/1", b"two", lease)
         watch = Watch(etcd, b"w/1", first)
         assert await told(watch, 2) == [Change(b"w/1", b"one", first), Change(b"w/1", b"two", second)]
-        await etcd.revoke(lease)
+        await trio.to_thread.run_sync(ask, cluster.endpoints[0], "lease/revoke", {"ID": str(lease)})
         (gone,) = await watch.next()
         assert gone.value is None and gone.revision > second
         await watch.close()
@@ -364,7 +362,7 @@ def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
     # etcd's gateway is a client of itself, with the server's certificate.
     options.append(f"--trusted-ca-file={authority.certificate}")
     with running_etcd(tmp_path / "run", options=options, scheme="https") as secured:
-        context = tls_context(str(authority.certificate), str(mine.certificate), str(mine.key))
+        context = context_of(etcd_ca=authority.certificate, etcd_certificate=mine.certificate, etcd_key=mine.key)
         etcd = Etcd(EtcdSettings(secured.endpoints, tls=context, attempt_s=PATIENCE_S))
 
         async def work() -> None:
@@ -376,7 +374,7 @@ def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
             await watch.close()
             plain = [endpoint.replace("https:", "http:") for endpoint in secured.endpoints]
             elsewhere = [endpoint.replace("127.0.0.1", "localhost") for endpoint in secured.endpoints]
-            trusting = tls_context(str(authority.certificate))
+            trusting = context_of(etcd_ca=authority.certificate)
             for settings, words in (
                 (EtcdSettings(secured.endpoints, tls=trusting), "it does not take the certificate of this node"),
                 (EtcdSettings(secured.endpoints), "its certificate is not from an authority of etcd_ca"),
@@ -398,7 +396,7 @@ def test_a_certificate_of_etcd_that_has_expired_is_said_in_plain_words(tmp_path:
     server = authority.issue_expired("/CN=etcd", "IP:127.0.0.1")
     options = [f"--cert-file={server.certificate}", f"--key-file={server.key}"]
     with running_etcd(tmp_path / "run", options=options, scheme="https") as secured:
-        context = tls_context(str(authority.certificate))
+        context = context_of(etcd_ca=authority.certificate)
         etcd = Etcd(EtcdSettings(secured.endpoints, tls=context, attempt_s=PATIENCE_S))
 
         async def work() -> None:

@@ -81,7 +81,6 @@ def consume(channel: Session, method: m.BasicConsume) -> None:
     consumer.owner = channel
     queue.add_consumer(consumer)
     channel.ledger.consumers[tag] = consumer
-    connection.broker.churn.consumers_created += 1
     connection.broker.watchers.consumer_created(consumer)
     consumer.keep_small_arguments()
     if not method.no_wait:
@@ -130,7 +129,6 @@ def open_replies(channel: Session, tag: str, arguments: bytes) -> Consumer:
     consumer.owner = channel
     queue.add_consumer(consumer)
     channel.ledger.consumers[tag] = consumer
-    connection.broker.churn.consumers_created += 1
     return consumer
 
 
@@ -171,7 +169,6 @@ def _is_reply_queue(channel: Session, queue: BaseQueue) -> bool:
 def _forget(channel: Session, consumer: Consumer) -> None:
     del channel.ledger.consumers[consumer.tag]
     channel.ledger.left(consumer)
-    channel.connection.broker.churn.consumers_deleted += 1
 
 
 def _leave_queue(channel: Session, consumer: Consumer) -> None:

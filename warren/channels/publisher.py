@@ -102,7 +102,6 @@ class Publisher:
                 [],
                 cacheable=False,
                 mandatory=False,
-                immediate=False,
             )
         exchange = principal.publishable(vhost, publish.exchange, publish.routing_key)
         envelope = Envelope(publish.exchange, publish.routing_key)
@@ -115,9 +114,7 @@ class Publisher:
             queues = vhost.route(exchange, [publish.routing_key], routed)
             self._connection.units_left -= STEPS_MAX - routed.steps_left
             _check_steps(routed, exchange.name, vhost.name)
-        return Route(
-            envelope, exchange, queues, cacheable=cacheable, mandatory=publish.mandatory, immediate=publish.immediate
-        )
+        return Route(envelope, exchange, queues, cacheable=cacheable, mandatory=publish.mandatory)
 
     def publish_with_care(
         self,

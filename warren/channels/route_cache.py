@@ -96,14 +96,12 @@ class Route:
         queues: list[Receiver],
         cacheable: bool,
         mandatory: bool,
-        immediate: bool,
     ) -> None:
         self.envelope = envelope
         self.exchange = exchange
         self.queues = queues
         self.cacheable: bool = cacheable
         self.mandatory: bool = mandatory
-        self.immediate: bool = immediate
         self.ticket: i64 = ticket_of(queues)
         self.arguments: bytes = b""
 

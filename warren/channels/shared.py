@@ -52,7 +52,6 @@ class Shared:
 
     def __init__(self, log: MessageLog, journal: MetadataJournal) -> None:
         self.log = log
-        self.journal = journal
         self.stopped: bool = False  # publishers have to wait: an alarm, or the disk is behind
         self.large_stopped: bool = False  # publishers of large messages have to: also if the disk is behind with these
         self.inbound = Inbound(1 << 29, 60.0)

@@ -50,7 +50,6 @@ HEDGE_S: Final = 0.3  # without an answer, until the next endpoint is asked, too
 IDLE_CONNECTIONS_MAX: Final = 4
 SHOWN_CHARACTERS: Final = 200
 _UNAUTHENTICATED: Final = 401
-_NOT_FOUND: Final = 404
 _SERVER_FAULT: Final = 500
 # Messages of etcd for an expired token, or users that have changed since it was given.
 _OLD_TOKENS: Final = ("invalid auth token", "revision of auth store is old", "revision in header is old")
@@ -118,20 +117,6 @@ class KeyValue:
     key: bytes
     value: bytes
     revision: int
-
-
-def tls_context(ca_file: str, certificate_file: str | None = None, key_file: str | None = None) -> ssl.SSLContext:
-    """Return TLS settings for `EtcdSettings`; reads the files.
-
-    Raises:
-        OSError, ValueError: a file cannot be read or used.
-    """
-    context = ssl.create_default_context(cafile=ca_file)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if certificate_file is not None:
-        # Without a password OpenSSL would stop and ask the terminal.
-        context.load_cert_chain(certificate_file, key_file, lambda: "")
-    return context
 
 
 @dataclass(slots=True)
@@ -329,19 +314,6 @@ class Etcd:
         if answer.TTL <= 0:
             raise LeaseGone(f"lease {lease} has expired")
         return answer.TTL
-
-    async def revoke(self, lease: int) -> None:
-        """End a lease, which deletes its keys; one that has ended already is as good.
-
-        Raises:
-            EtcdError: nothing was sent.
-            OutcomeUnknown: the answer did not come.
-        """
-        try:
-            await self._write("lease/revoke", {"ID": str(lease)}, Answer)
-        except OutcomeUnknown as unknown:
-            if not isinstance(unknown.__cause__, Refused) or unknown.__cause__.status != _NOT_FOUND:
-                raise
 
     async def _swapped(self, body: dict[str, Any], *, once: bool) -> TxnAnswer:
         """Send a swap, to one endpoint or to several; return its answer. Raises as `swap`."""

@@ -53,11 +53,6 @@ class Binding:
         return hash((self.destination, self.routing_key, self.arguments))
 
     @property
-    def durable(self) -> bool:
-        """Whether the binding survives a restart: both of its ends do."""
-        return self.source.durable and self.destination.durable
-
-    @property
     def table(self) -> Table:
         """The decoded arguments, decoded again at each call.
 

@@ -4,8 +4,7 @@
    order of binding.
 2. ``by_destination`` holds for each destination with a binding the first of its chain, ``downstream`` exactly
    those of them that are exchanges.
-3. `bind`, `unbind` and `unbind_destination` keep the type's own index (`_index`, `_unindex`) in step with
-   ``bindings``.
+3. `bind` and `unbind` keep the type's own index (`_index`, `_unindex`) in step with ``bindings``.
 4. Removing one binding costs the same with ten and with a hundred thousand others.
 
 Bindings that end here, permissions, auto-delete and durability are the vhost's business.
@@ -187,24 +186,6 @@ class Exchange(Destination):
             self.by_destination[destination] = first
         self._unindex(binding)
         return binding
-
-    def unbind_destination(self, destination: Destination) -> list[Binding]:
-        """Remove and return every binding to `destination`, in the order of binding."""
-        removed: list[Binding] = []
-        binding = self.by_destination.get(destination)
-        if binding is None:
-            return removed
-        while binding is not None:
-            removed.append(binding)
-            binding = binding.next_to_destination
-        self._forget_destination(destination)
-        for gone in removed:
-            gone.next_to_destination = None
-            gone.previous_to_destination = None
-            del self.bindings[gone]
-            self.binding_bytes -= len(gone.arguments)
-            self._unindex(gone)
-        return removed
 
     @property
     def declaration(self) -> ExchangeDeclaration:

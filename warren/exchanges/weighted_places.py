@@ -107,10 +107,6 @@ class WeightedPlaces:
             block.ends = ends
         return block.destinations[bisect_right(ends, place - (block_ends[number] - block.total))]
 
-    def destinations(self) -> list[Destination]:
-        """Return all of them in their order."""
-        return [destination for block in self._blocks for destination in block.destinations]
-
     def _begin_block(self) -> None:
         self._blocks.append(_Block())
         self._totals.append(0)

@@ -73,9 +73,8 @@ log = get_logger("gateway")
 class Client:
     """A client, with its state; `facts` is the information for the leader about it."""
 
-    def __init__(self, end: End, address: str, facts: ClientOfNode) -> None:
+    def __init__(self, end: End, facts: ClientOfNode) -> None:
         self.end = end
-        self.address = address
         self.facts = facts
         self.state = WAITING
         self.leader: End | None = None
@@ -103,7 +102,6 @@ class Clients:
         clock: Callable[[], float] = time.monotonic,
         keepalive: Keepalive = NEVER,
     ) -> None:
-        self.passed_bytes = 0  # in both directions
         self._admission = admission
         self._handshakes = handshakes
         self._descriptors_below = descriptors_below
@@ -272,7 +270,6 @@ class Clients:
             return
         if client.state == LEAVING:
             return  # it cannot be passed on: the leader is gone
-        self.passed_bytes += len(data)
         leader = client.leader
         assert leader is not None
         other = leader
@@ -456,9 +453,9 @@ class Clients:
             endpoint_text(sock.getpeername), endpoint_text(sock.getsockname), is_tls=listener.tls is not None
         )
         if listener.tls is None:
-            client = Client(End(sock), address, facts)
+            client = Client(End(sock), facts)
         else:
-            client = Client(ClientTlsEnd(sock, TlsSession(listener.tls())), address, facts)
+            client = Client(ClientTlsEnd(sock, TlsSession(listener.tls())), facts)
         if listener.tls is None:
             self._await_leader(client)
             self._add(client, client.end, ENDED)

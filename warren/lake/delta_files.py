@@ -147,13 +147,6 @@ def _cut(rows: pa.Table) -> Iterator[pa.Table]:
         yield rows.slice(at, length)
 
 
-def statistics_of(rows: pa.Table) -> dict[str, Any]:
-    """Return the statistics of a file with `rows`."""
-    found = Statistics(rows.schema)
-    found.add(rows)
-    return found.document()
-
-
 class Statistics:
     """The statistics of a file whose rows come in parts."""
 

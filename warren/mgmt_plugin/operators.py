@@ -38,7 +38,6 @@ from warren.engine_view.permissions import Permissions
 from warren.mgmt_plugin.http.server import HttpError, Request
 from warren.server.logins.authenticator import Authenticator, Users
 from warren.server.logs import get_logger
-from warren.server.network.peer_address import is_loopback
 from warren.vhosts.metadata import UserPut
 
 SESSION_S: Final = 8 * 3600.0
@@ -283,11 +282,6 @@ def cookie_header(identifier: str, request: Request, *, ends: bool = False) -> t
     if request.is_tls:
         text += "; Secure"
     return "Set-Cookie", text
-
-
-def is_local(request: Request) -> bool:
-    """Tell whether the peer is on this machine."""
-    return is_loopback(request.peer)
 
 
 def _digest(identifier: str) -> bytes:

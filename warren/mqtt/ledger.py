@@ -86,7 +86,6 @@ class MqttLedger(DeliveryLedger):
         self.looks: bool = False  # some subscription has an identifier or an option
         self.has_stars: bool = False  # a binding may match more than its subscription
         self.direct: i64 = 0  # deliveries without a queue, which have no tag
-        self.too_large: i64 = 0  # not sent: larger than the client takes
         self._kept = kept
         self._syncs = syncs
         self._log = peer.broker.log
@@ -159,8 +158,6 @@ class MqttLedger(DeliveryLedger):
         if qos > 0:
             size += 2
         if self._is_dropped or _whole(size) > self.packet_max:
-            if not self._is_dropped:
-                self.too_large += 1
             if not no_ack:
                 self.ack(tag, False)
             return
@@ -271,10 +268,6 @@ class MqttLedger(DeliveryLedger):
         """Take out the tag of the delivery that PUBACK or PUBREC answers, if it waits for that."""
         tag = self._tags.pop(packet_id, None)
         return tag if tag is not None and self.is_outstanding(tag) else None
-
-    def in_flight_count(self) -> int:
-        """Return the number of packet ids that are given out and wait for PUBACK or PUBREC."""
-        return len(self._tags)
 
     def take_room(self, count: int) -> None:
         """The client has so many messages that it has not answered for good: they count as if they were unacked."""

@@ -178,11 +178,6 @@ class MqttPeer(Peer):
         self._needed: i64 = 0
 
     @property
-    def client_id(self) -> str:
-        """The client id, chosen by the client or by the broker; "" before it has logged in."""
-        return self._client_id
-
-    @property
     def client_properties(self) -> Table:
         """The properties that it states. They are made when they are read: there may be very many of them."""
         return {"product": "MQTT client", "client_id": self._client_id} if self._client_id else {}

@@ -422,12 +422,6 @@ class MqttSession(Session):
         subscriber = self.subscriptions.subscriber
         return 0 if subscriber is None else int(subscriber.dropped)
 
-    def in_flight(self) -> tuple[int, int]:
-        """Return the numbers of messages, from the client and to it, that wait for their final answer."""
-        receipts = self._receipts
-        received = len(self.kept.received) + (0 if receipts is None else receipts.waiting_of_qos_1)
-        return received, self._ledger.in_flight_count() + len(self.kept.released)
-
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:

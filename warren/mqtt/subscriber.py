@@ -81,7 +81,6 @@ class Subscriber(Receiver):
             head = fanout.head_of_5 if ledger.is_v5 else fanout.head
             body = fanout.body
             if len(head) + len(body) > ledger.packet_max:
-                ledger.too_large += 1
                 return ACCEPTED
             outbox.touch()
             outbox.writer.write(head)

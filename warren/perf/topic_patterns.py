@@ -52,13 +52,6 @@ class TopicPatterns:
         return ".".join(words)
 
 
-def matches(binding_key: str, routing_key: str) -> bool:
-    """Return whether a topic binding matches: `*` is one word, `#` is any number of words, none included
-    (section 3.1.3.3).
-    """
-    return re.fullmatch(_expression(binding_key), "." + routing_key) is not None
-
-
 def queues_hit(routing_keys: Sequence[str], binding_keys: Sequence[str], queues: int) -> list[list[int]]:
     """Return for each routing key the queues that get a copy, when binding ``i`` belongs to queue ``i %
     queues``.

@@ -231,7 +231,6 @@ class QueueArguments:
     def __init__(self, declaration: QueueDeclaration, vhost_name: str, *, stored: bool = False) -> None:
         encoded = declaration.arguments
         self.queue_type: str = CLASSIC
-        self.single_active: bool = False
         self.values: Table = {}
         if len(encoded) == 4:
             return
@@ -247,7 +246,6 @@ class QueueArguments:
             self._check(table, encoded, queue_name, vhost_name, where)
             if self.queue_type != CLASSIC:
                 _check_lasts(where, declaration)
-        self.single_active = self.values.get("single-active-consumer") is True
 
     def _check(self, table: Table, encoded: bytes, queue_name: str, vhost_name: str, where: str) -> None:
         tag = find_tag(encoded, "x-dead-letter-exchange")

@@ -91,7 +91,7 @@ def look(queue: BaseQueue, cursor: Cursor, most: int, told: Told) -> None:
                 break  # first tell the messages found here
             cursor.number, cursor.skip = backlog.skip_sealed(cursor.number, cursor.skip)
             if cursor.number < sealed_end:
-                backlog.look_sealed(cursor.number, int(cursor.skip) + most, _SealedTold(queue, cursor, most, told).seen)
+                backlog.look_sealed(cursor.number, int(cursor.skip) + most, _SealedTold(queue, cursor, told).seen)
                 return
             continue
         head, middle_end = backlog.middle()
@@ -117,10 +117,9 @@ def look(queue: BaseQueue, cursor: Cursor, most: int, told: Told) -> None:
 class _SealedTold:
     """Tells the messages that a look sees in the sealed part of a stream."""
 
-    def __init__(self, queue: BaseQueue, cursor: Cursor, most: int, told: Told) -> None:
+    def __init__(self, queue: BaseQueue, cursor: Cursor, told: Told) -> None:
         self._queue = queue
         self._cursor = cursor
-        self._most = most
         self._told = told
 
     def seen(self, messages: list[tuple[int, Message]], following: int) -> None:
@@ -287,8 +286,3 @@ def settle_seen(queue: BaseQueue, seen: Seen) -> None:
         assert taken
     ready.settle(seen.message, seen.place)
     queue.took_out()
-
-
-def sequence_number(seen: Seen) -> int:
-    """Return its number in its lane."""
-    return seen.place & NUMBER_MASK

@@ -148,8 +148,6 @@ class Churn:
         self.queues_declared: int = 0
         self.queues_created: int = 0
         self.queues_deleted: int = 0
-        self.consumers_created: int = 0
-        self.consumers_deleted: int = 0
         self.dropped_qos_0: int = 0  # messages that MQTT clients did not read in time
         self.logins_accepted: int = 0
         self.logins_refused: int = 0

@@ -66,10 +66,6 @@ class ClusterState:
         """Return this node, whose name is `name`."""
         return Node(name, self.incarnation)
 
-    def has(self, node: Node) -> bool:
-        """Tell whether `node` has every confirmed message, as far as is known here. A node may change its name."""
-        return any(member.incarnation == node.incarnation for member in self.in_sync)
-
 
 def read(directory: Path) -> ClusterState:
     """Return the state of a data directory; a new incarnation if it does not have a state yet.

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, Protocol
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -99,13 +99,6 @@ class Sink:
 
     def close(self) -> None:
         """Do nothing: Arrow closes its target, and this must be on disk first."""
-
-
-class _Encoder(Protocol):
-    """Turns rows into the octets of a format."""
-
-    def write(self, rows: pa.Table) -> None: ...
-    def close(self) -> None: ...
 
 
 class TableFile:

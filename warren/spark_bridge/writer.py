@@ -22,7 +22,7 @@ from __future__ import annotations
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -55,8 +55,6 @@ _RESTORED: Final = (
     "behind what was published to leave that out"
 )
 _QUERY_CHARACTERS: Final = 50  # of the names of stages, which have 100: all that Spark's ids have, and ours
-
-Encode = Callable[[pa.RecordBatch, int], Iterator[pa.Array]]
 
 
 class WriteFailed(BridgeError):

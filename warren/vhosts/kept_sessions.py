@@ -203,15 +203,6 @@ class KeptSessions:
         session.ends_ms = self._log.now_ms + session.expiry_s * 1000
         self._set_timer(session)
 
-    def end_away(self, name: str) -> bool:
-        """End the session called `name` for an administrator; False if it does not exist or its client is connected."""
-        session = self.sessions.get(name)
-        if session is None or session.is_connected:
-            return False
-        self.session_over(session)
-        self.end(session)
-        return True
-
     def end(self, session: KeptSession) -> None:
         """Remove the session and everything of it. A waiting will is published."""
         if session.owner is None:

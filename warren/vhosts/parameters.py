@@ -61,7 +61,6 @@ class Parameter:
             self.vhost = put.vhost
             self.component = put.component
         self.name = put.name
-        self.text = put.value
         self.value = parse_json(put.value, stored=stored)
 
     def is_same(self, other: Parameter | None) -> bool:

@@ -34,7 +34,7 @@ FIELDS = (
 
 CHURN = (
     *("connections_opened", "connections_closed", "channels_opened", "channels_closed"),
-    *("queues_declared", "queues_created", "queues_deleted", "consumers_created", "consumers_deleted"),
+    *("queues_declared", "queues_created", "queues_deleted"),
     *("logins_accepted", "logins_refused"),
 )
 
@@ -461,23 +461,6 @@ def test_every_declare_counts_and_every_queue_once(client: Client, harness: Harn
     assert (churn.queues_declared, churn.queues_created, churn.queues_deleted) == (4, 3, 3)
 
 
-def test_consumers_count_however_they_end(client: Client, harness: Harness) -> None:
-    churn = harness.broker.churn
-    client.declare("q")
-    client.declare("r")
-    client.consume("q", "one")
-    client.consume("r", "two")
-    client.consume("amq.rabbitmq.reply-to", "three", no_ack=True)
-    client.consume("q", "four")
-    assert (churn.consumers_created, churn.consumers_deleted) == (4, 0)
-    client.call(1, m.BasicCancel("one", False))
-    client.call(1, m.BasicCancel("one", False))
-    client.send(1, m.QueueDelete(0, "r", False, False, False))
-    assert churn.consumers_deleted == 2
-    client.hang_up()
-    assert (churn.consumers_created, churn.consumers_deleted) == (4, 4)
-
-
 # --- sums -------------------------------------------------------------------------------------------------------------
 
 
@@ -605,7 +588,6 @@ class World:
             self.tags += 1
             tag = f"tag-{self.tags}"
             user.no_ack[tag] = self.random.random() < 0.5
-            self.churn["consumers_created"] += 1
             user.client.send(1, m.BasicConsume(0, name, tag, False, user.no_ack[tag], False, False, encode_table({})))
 
     def taken(self, user: User) -> tuple[int, bool, list[int]]:
@@ -693,7 +675,6 @@ class World:
 
     def ended(self, user: User) -> None:
         self.churn["channels_closed"] += 1
-        self.churn["consumers_deleted"] += len(user.no_ack)
         user.no_ack = {}
 
     def error(self, user: User) -> None:
@@ -757,7 +738,6 @@ class World:
                     user.unconfirmed.remove(method.delivery_tag)
                 elif isinstance(method, m.BasicCancel):
                     user.no_ack.pop(method.consumer_tag)
-                    self.churn["consumers_deleted"] += 1
                 elif isinstance(method, m.BasicReturn):
                     counts["returns"] += 1
                 elif isinstance(method, m.ChannelClose):

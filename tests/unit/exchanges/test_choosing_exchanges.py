@@ -129,7 +129,7 @@ def test_without_bindings_nothing_matches() -> None:
     assert matched(source, "k") == []
     bind(source, destination, "5")
     assert matched(source, "k") == ["q"]
-    source.unbind_destination(destination)
+    unbind_all(source, destination)
     assert matched(source, "k") == []
 
 
@@ -218,7 +218,7 @@ def test_weights_are_limited_one_by_one_and_together() -> None:
         source.check_binding("483648", EMPTY_TABLE)
     bind(source, queue("last"), "483647")
     assert len({matched(source, key)[0] for key in KEYS}) > 2000
-    source.unbind_destination(queue("absent"))
+    unbind_all(source, queue("absent"))
     unbind_all(source)
     source.check_binding("1000000", EMPTY_TABLE)
 

@@ -13,7 +13,7 @@ from warren.exchanges.content import STEPS_MAX, Content
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.queues.destination import Destination
 
-from .topology import UNREADABLE, bind, matched, queue, unbind
+from .topology import UNREADABLE, bind, matched, queue, unbind, unbind_all
 
 
 def topic() -> TopicExchange:
@@ -79,7 +79,7 @@ def test_unbinding_destinations_leaves_an_empty_trie(bindings: list[tuple[int, s
     for number, pattern in bindings:
         bind(source, queues[number], pattern)
     for destination in queues:
-        source.unbind_destination(destination)
+        unbind_all(source, destination)
     assert source._root.is_empty()
 
 

@@ -68,9 +68,12 @@ def headers_content(headers: dict[str, object] | None) -> Content:
     return properties_content(properties)
 
 
-def unbind_all(source: Exchange) -> list[Binding]:
-    """Remove and return every binding of `source`."""
-    return [binding for each in list(source.by_destination) for binding in source.unbind_destination(each)]
+def unbind_all(source: Exchange, destination: Destination | None = None) -> list[Binding]:
+    """Remove and return every binding of `source`, or those to `destination`, in the order of binding."""
+    chosen = [each for each in source.bindings if destination in (None, each.destination)]
+    for each in chosen:
+        source.unbind(each.destination, each.routing_key, each.arguments)
+    return chosen
 
 
 def matched(source: Exchange, routing_key: str = "", content: Content | None = None) -> list[str]:

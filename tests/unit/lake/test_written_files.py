@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from warren.lake.delta_files import TEXT_MAX, statistics_of
+from warren.lake.delta_files import TEXT_MAX, Statistics
 from warren.lake.object_stores import with_environment
 from warren.lake.options import NO_PARTITIONS, TableOptions
 from warren.lake.table import Table, Written
@@ -108,6 +108,12 @@ def test_a_writer_knows_nothing_of_a_catalogue(iceberg: Iceberg) -> None:
     table.load(KEYS)
     table.append(SCHEMA.empty_table(), marks(1, 0))
     assert b"catalog.db" not in pickle.dumps(table.writer())
+
+
+def statistics_of(rows: pa.Table) -> dict[str, Any]:
+    found = Statistics(rows.schema)
+    found.add(rows)
+    return found.document()
 
 
 def test_statistics_are_right_or_not_there() -> None:

@@ -40,7 +40,7 @@ def test_a_session_that_ends_with_its_connection_has_no_queue(harness: Harness) 
     assert not harness.vhost.queues
     assert subscribers(harness) == [NAME, NAME]
     binding = next(iter(harness.vhost.exchange("amq.topic").bindings))
-    assert (binding.destination.kind, binding.durable) == ("subscriber", False)
+    assert (binding.destination.kind, binding.destination.durable) == ("subscriber", False)
     writer.publish("a/x", b"1")
     writer.publish("b", b"2", 1)
     assert [(each.topic, each.body, each.qos) for each in reader.messages()] == [("a/x", b"1", 0), ("b", b"2", 0)]

@@ -1,8 +1,6 @@
-"""The epochs of a log: up to where two copies of one are the same, and what is forgotten."""
+"""The epochs of a log: their order, their lives, and what is forgotten."""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 
@@ -16,66 +14,14 @@ def table(*entries: tuple[int, int]) -> EpochTable:
     return made
 
 
-def test_an_epoch_ends_where_the_next_begins_and_the_last_with_the_log() -> None:
-    epochs = table((1, 64), (4, 1000))
-    assert (epochs.end(1, 5000), epochs.end(4, 5000), epochs.last()) == (1000, 5000, 4)
-    assert EpochTable().last() == 0
+def test_the_last_epoch_is_the_one_that_began_last() -> None:
+    assert (table((1, 64), (4, 1000)).last(), EpochTable().last()) == (4, 0)
 
 
 @pytest.mark.parametrize(("epoch", "first_lsn"), [(4, 2000), (3, 2000), (5, 1000), (5, 64)])
 def test_only_a_later_epoch_begins_and_only_behind(epoch: int, first_lsn: int) -> None:
     with pytest.raises(AssertionError, match="not the latest"):
         table((1, 64), (4, 1000)).begin(epoch, first_lsn)
-
-
-@pytest.mark.parametrize(
-    ("mine", "my_end", "theirs", "their_end", "common"),
-    [
-        pytest.param([(1, 64)], 500, [(1, 64)], 900, 500, id="one is behind"),
-        pytest.param([(1, 64)], 900, [(1, 64), (2, 564)], 700, 564, id="the old leader wrote on where the new began"),
-        pytest.param([(1, 64)], 400, [(1, 64), (2, 564)], 700, 400, id="the old one had not even come as far"),
-        pytest.param([(1, 64), (2, 564)], 700, [(1, 64), (3, 464)], 900, 464, id="both have led since, alone"),
-        pytest.param([(1, 64), (3, 564)], 700, [(1, 64), (2, 464), (3, 564)], 900, 700, id="one knows fewer"),
-        pytest.param([(2, 564)], 700, [(3, 964)], 999, -1, id="none in common"),
-        pytest.param([(1, 64), (2, 564)], 700, [(1, 64), (2, 664)], 900, 564, id="another life of the same number"),
-        pytest.param([], 0, [(1, 64)], 500, -1, id="an empty one"),
-    ],
-)
-def test_two_copies_are_the_same_up_to_the_end_of_the_largest_epoch_that_both_have(
-    mine: list[tuple[int, int]], my_end: int, theirs: list[tuple[int, int]], their_end: int, common: int
-) -> None:
-    one, other = table(*mine), table(*theirs)
-    assert one.common_end(my_end, other, their_end) == common
-    assert other.common_end(their_end, one, my_end) == common
-
-
-def test_whatever_two_copies_have_been_through_they_are_the_same_up_to_their_common_end_and_not_beyond() -> None:
-    """Logs as lists of (epoch, contents), one for each byte: each leader appends to its own log."""
-    for seed in range(300):
-        chance = random.Random(seed)
-        copies: list[list[tuple[int, int]]] = [[], []]
-        epochs = [EpochTable(), EpochTable()]
-        for epoch in range(1, 12):
-            leader = chance.randrange(2)
-            log = copies[leader]
-            frames = [(epoch, chance.getrandbits(32)) for _ in range(chance.randrange(1, 4))]
-            epochs[leader].begin(epoch, len(log))
-            log += frames
-            if chance.random() < 0.6:  # the other one follows, maybe not to the end
-                end = epochs[leader].common_end(len(log), epochs[1 - leader], len(copies[1 - leader]))
-                follower = copies[1 - leader]
-                if end < 0:
-                    end = 0
-                same = 0
-                while same < min(len(log), len(follower)) and log[same] == follower[same]:
-                    same += 1
-                assert end == same, f"seed {seed}"
-                epochs[1 - leader].cut(end)
-                stop = chance.randrange(end, len(log) + 1)
-                copies[1 - leader] = follower[:end] + log[end:stop]
-                for begun, first in epochs[leader].entries:
-                    if begun > epochs[1 - leader].last() and first < stop:
-                        epochs[1 - leader].begin(begun, first)
 
 
 def test_epochs_are_cut_that_begin_at_the_place_or_behind_it() -> None:

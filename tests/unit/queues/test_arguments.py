@@ -106,12 +106,7 @@ def test_a_plain_declaration_asks_for_nothing() -> None:
         arguments = QueueArguments(
             QueueDeclaration("q", durable=False, exclusive=True, auto_delete=True, arguments=encoded), "/"
         )
-        assert (arguments.queue_type, arguments.single_active, arguments.values) == ("classic", False, {})
-
-
-@pytest.mark.parametrize("active", [True, False])
-def test_single_active_is_told(active: bool) -> None:
-    assert parsed({"x-single-active-consumer": active}).single_active == active
+        assert (arguments.queue_type, arguments.values) == ("classic", {})
 
 
 def test_refusals_name_queue_and_vhost() -> None:

@@ -84,7 +84,6 @@ class _Sections:
         self._hold = hold
         self._without = without
         self._rows: dict[str, list[bytes]] = {}
-        self._size = 0
 
     def begin(self, *names: str) -> None:
         """Begin sections, which stand in the file in this order."""

@@ -35,7 +35,6 @@ class MqttHandlers(Handlers):
     """Handlers of MQTT's sessions and retained messages. `commit` waits until a ticket is durable."""
 
     def __init__(self, view: EngineView, settle: Callable[[], None], commit: Callable[[int], Awaitable[None]]) -> None:
-        self._view = view
         self._sessions = view.mqtt_sessions
         self._retained = view.retained
         self._settle = settle

@@ -10,8 +10,8 @@
    the directory that is started elsewhere may. Each life has a random id as well, and no other life has that.
 2. Two copies that both have an epoch, from the same LSN on, have the same bytes in it as far as it goes in both: one
    process has written them, in one order. So they are the same up to the end of the largest epoch that both have, in
-   the copy where that is earlier (`common_end`). The rest of a copy was never committed, and is cut off before the copy
-   follows the other one.
+   the copy where that is earlier. The rest of a copy was never committed, and is cut off before the copy follows the
+   other one.
 3. Useless epochs are forgotten: those that ended before the oldest segment begins, since the log can no longer be
    followed from there; and all but the last `EPOCHS_MAX`. An older copy is replaced as a whole. The last epoch stays.
 4. The id of a life is not known when an earlier version of Warren has written it.
@@ -61,23 +61,6 @@ class EpochTable:
     def last(self) -> int:
         """Return the last epoch; 0 for an empty table."""
         return self.entries[-1][0] if self.entries else 0
-
-    def end(self, epoch: int, log_end: int) -> int:
-        """Return where an epoch of the table ends, in a log that ends at `log_end`."""
-        at = bisect_left(self.entries, (epoch, 0))
-        assert at < len(self.entries) and self.entries[at][0] == epoch, "an epoch that is not in the table"
-        return self.entries[at + 1][1] if at + 1 < len(self.entries) else log_end
-
-    def common_end(self, log_end: int, other: EpochTable, other_end: int) -> int:
-        """Return the LSN up to which this log and another one of the same store are the same, by (2).
-
-        -1: they have no epoch in common, so the place is unknown. Each log ends where its last whole frame does.
-        """
-        theirs = set(other.entries)
-        for entry in reversed(self.entries):
-            if entry in theirs:
-                return min(self.end(entry[0], log_end), other.end(entry[0], other_end))
-        return -1
 
     def forget_before(self, lsn: int) -> None:
         """Forget the epochs that have ended before `lsn`, but never the last. One that ends there stays."""

@@ -78,7 +78,6 @@ class SealedTable:
         self.end: i64 = 0
         self.count: i64 = 0
         self.body_bytes: i64 = 0
-        self.file_bytes: i64 = 0
         self.end_is_unread: bool = False
 
     def first(self) -> i64:
@@ -92,20 +91,16 @@ class SealedTable:
         self.end = segment.end
         self.count += segment.count
         self.body_bytes += segment.body_bytes
-        self.file_bytes += segment.file_bytes
 
     def add(self, chunk: SealedChunk, *, begins_segment: bool) -> None:
         """Enter a chunk after all others."""
         if begins_segment:
             self.segments.append(SealedSegment(chunk.first))
-            self.file_bytes += SEGMENT_HEADER_BYTES
         segment = self.segments[-1]
-        before: i64 = segment.file_bytes
         segment.add(chunk)
         self.end = chunk.end
         self.count += chunk.count
         self.body_bytes += chunk.body_bytes
-        self.file_bytes += segment.file_bytes - before
 
     def cut(self, end: i64) -> None:
         """Remove the chunks that reach beyond offset `end`."""
@@ -118,7 +113,6 @@ class SealedTable:
             self.count += segment.count
             self.body_bytes += segment.body_bytes
             if not segment.chunks:
-                self.file_bytes -= segment.file_bytes
                 segments.pop()
             self.end = segments[-1].end if segments else i64(0)
 
@@ -127,7 +121,6 @@ class SealedTable:
         segment = self.segments.pop(0)
         self.count -= segment.count
         self.body_bytes -= segment.body_bytes
-        self.file_bytes -= segment.file_bytes
         return segment
 
     def replace(self, old: list[SealedSegment], made: SealedSegment) -> bool:
@@ -141,11 +134,9 @@ class SealedTable:
         for segment in old:
             self.count -= segment.count
             self.body_bytes -= segment.body_bytes
-            self.file_bytes -= segment.file_bytes
         segments[at : at + len(old)] = [made]
         self.count += made.count
         self.body_bytes += made.body_bytes
-        self.file_bytes += made.file_bytes
         return True
 
     def place(self, offset: i64) -> tuple[SealedSegment, SealedChunk]:

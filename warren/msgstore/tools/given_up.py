@@ -32,7 +32,6 @@ class GivenUp:
 
     def __init__(self, fs: FileSystem) -> None:
         """Raises UnreadableStore: the file is damaged, or a newer Warren has written it."""
-        self._fs = fs
         self._time = ""
         self._known: set[str] = set()
         try:

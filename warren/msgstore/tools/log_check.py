@@ -38,7 +38,6 @@ class LogCheck:
         self.payload_bytes = 0
         self.durable_lsn = 0 if checkpoint is None else checkpoint.lsn  # the largest that anything claims
         self.end_lsn = 0  # after the last frame that counts
-        self.last_crc = 0  # of that frame
         self.epoch = 0
         self.store_id: bytes | None = None if checkpoint is None else checkpoint.store_id
         self.algorithm: int | None = None
@@ -202,7 +201,7 @@ class LogCheck:
         else:
             self._continued = []
         yield from self._records(file, frame)
-        self._chain = self.last_crc = frame.crc
+        self._chain = frame.crc
         self.epoch = max(self.epoch, frame.epoch)
         self._claimed_lsn = max(self._claimed_lsn, frame.durable_lsn)
         self.durable_lsn = max(self.durable_lsn, frame.durable_lsn)

@@ -19,7 +19,7 @@ from warren.msgstore.log.checksum import checksum_function
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.log.records import LIFE_ID_BYTES, STORE_TAG_BYTES, body_bytes_of, page_entries
-from warren.msgstore.log.replay import Replay, damaged_payload, trusted_end
+from warren.msgstore.log.replay import damaged_payload, trusted_end
 from warren.msgstore.log.segments import Segment
 from warren.msgstore.tools.format import (
     ACK,
@@ -99,7 +99,6 @@ class Rebuild:
         self.log.epoch = check.epoch
         self._files = files
         self._check = check
-        self._replay = Replay(self.log, lambda _lsn, _length: b"")
         # Queues that have no place in the index: deleted, or gone with the process.
         self._without: set[int] = set()
 
