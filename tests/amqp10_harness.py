@@ -33,6 +33,7 @@ from warren.amqp10.performatives import (
 )
 from warren.amqp10.values import Described, Reader, Symbol, UByte, UInt, ULong, encode
 from warren.channels.connection import Connection
+from warren.channels.origin import Origin
 
 __all__ = ["ATTACH", "BEGIN", "CLOSE", "DETACH", "DISPOSITION", "END", "FLOW", "OPEN", "TRANSFER"]
 
@@ -109,7 +110,8 @@ class Amqp10Client:
 
     def __init__(self, harness: Engine, *, certificate_user: str | None = None) -> None:
         self.harness = harness
-        joined = harness.broker.join(Amqp10Peer, "127.0.0.1:50001", "127.0.0.1:5672", "127.0.0.1", certificate_user)
+        origin = Origin("127.0.0.1:50001", "127.0.0.1:5672", "127.0.0.1", certificate_user)
+        joined = harness.broker.join(Amqp10Peer, origin)
         assert isinstance(joined, Amqp10Peer)
         self.peer = joined
         self.client = Client(cast(Connection, joined))

@@ -13,6 +13,7 @@ from peer_frames import PASSWORD, USER
 
 from warren.channels.broker import Broker, Limits
 from warren.channels.connection import Connection
+from warren.channels.origin import Origin
 from warren.msgstore.log.checkpoint import snapshot
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.lanes import METADATA
@@ -85,7 +86,9 @@ class Engine:
 
     def connect(self) -> Client:
         """Accept a connection; nothing has been received yet."""
-        client = Client(self.broker.connect("127.0.0.1:50000", "127.0.0.1:5672", "127.0.0.1", None))
+        joined = self.broker.join(Connection, Origin("127.0.0.1:50000", "127.0.0.1:5672", "127.0.0.1"))
+        assert isinstance(joined, Connection)
+        client = Client(joined)
         self.clients[client.connection.key] = client
         return client
 

@@ -206,7 +206,7 @@ class Client:
         self.heartbeat_s = heartbeat_s
         self.peer = harness.connect()
         self.connection = self.peer.connection
-        self.connection.certificate_user = certificate_user
+        self.connection.origin.certificate_user = certificate_user
 
     # --- bytes ----------------------------------------------------------------------------------------------------
 

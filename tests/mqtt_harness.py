@@ -18,6 +18,7 @@ from mqtt_packets import (
 )
 
 from warren.channels.connection import Connection
+from warren.channels.origin import Origin
 from warren.mqtt.packets import Properties, packet, text
 from warren.mqtt.peer import MqttPeer
 
@@ -41,7 +42,8 @@ class MqttClient:
     def __init__(self, harness: Harness, version: int = 4, *, certificate_user: str | None = None) -> None:
         self.harness = harness
         self.version = version
-        joined = harness.broker.join(MqttPeer, "127.0.0.1:50002", "127.0.0.1:1883", "127.0.0.1", certificate_user)
+        origin = Origin("127.0.0.1:50002", "127.0.0.1:1883", "127.0.0.1", certificate_user)
+        joined = harness.broker.join(MqttPeer, origin)
         assert isinstance(joined, MqttPeer)
         self.peer = joined
         self._client = Client(cast(Connection, joined))

@@ -8,6 +8,7 @@ from engine import Client, Engine
 from peer_frames import PASSWORD, USER
 
 from warren.channels.connection import Connection
+from warren.channels.origin import Origin
 from warren.stomp.peer import StompPeer
 
 
@@ -54,7 +55,8 @@ class StompClient:
 
     def __init__(self, harness: Engine, *, certificate_user: str | None = None) -> None:
         self.harness = harness
-        joined = harness.broker.join(StompPeer, "127.0.0.1:50001", "127.0.0.1:61613", "127.0.0.1", certificate_user)
+        origin = Origin("127.0.0.1:50001", "127.0.0.1:61613", "127.0.0.1", certificate_user)
+        joined = harness.broker.join(StompPeer, origin)
         assert isinstance(joined, StompPeer)
         self.peer = joined
         self.client = Client(cast(Connection, joined))

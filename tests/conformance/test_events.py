@@ -157,7 +157,7 @@ def test_logins_and_connections_are_told(listener: Listener, harness: Harness) -
 @rule("rabbitmq.event.connection", "Whether it is TLS is told, and the name that the client gave itself.")
 def test_names_and_tls_are_told(listener: Listener, harness: Harness) -> None:
     client = harness.raw_client()
-    client.connection.is_tls = True
+    client.connection.origin.is_tls = True
     client.start()
     properties: Table = {"connection_name": 'the "first"'}
     client.send(0, m.ConnectionStartOk(properties, "PLAIN", b"\0guest\0guest", "en_US"))

@@ -99,7 +99,7 @@ class Engine(Meter):
 
     def connect(self) -> Peer:
         peer = super().connect()
-        peer.connection.peer = f"127.0.0.1:{10000 + len(self.clients)}"
+        peer.connection.origin.peer = f"127.0.0.1:{10000 + len(self.clients)}"
         return peer
 
 

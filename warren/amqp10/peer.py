@@ -83,6 +83,7 @@ from warren.channels.connection_states import (
 )
 from warren.channels.jobs import ChannelEnd
 from warren.channels.login import LoginRequest, enter_vhost
+from warren.channels.origin import Origin
 from warren.channels.peer import CLOSE_TIMEOUT_S, NO_LIMIT_S, Peer
 from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.channels.shared import METHOD_UNITS, PAUSED_COMMIT, PAUSED_LOGIN, PAUSED_TURN, PAUSED_WORK
@@ -113,10 +114,8 @@ SASL_AUTH: Final = 1
 class Amqp10Peer(Peer):
     """One client that speaks AMQP 1.0."""
 
-    def __init__(
-        self, broker: Broker, key: int, peer: str, local: str, address: str, certificate_user: str | None
-    ) -> None:
-        super().__init__(broker, key, peer, local, address, certificate_user, PROTOCOL, NEXT_STATES)
+    def __init__(self, broker: Broker, key: int, origin: Origin) -> None:
+        super().__init__(broker, key, origin, PROTOCOL, NEXT_STATES)
         self.channel_max = min(CHANNEL_MAX + 1, broker.limits.channel_max)
         self.peer_frame_bytes: i64 = FRAME_MIN_MAX_BYTES  # the frame size that the client takes
         self._limit: i64 = EARLY_BYTES  # of frames that it sends
@@ -224,12 +223,14 @@ class Amqp10Peer(Peer):
             return
         self.outbox.write(SASL_HEADER)
         if header != SASL_HEADER:
-            self.broker.note("warning", "connection.bad_header", {"peer": self.peer, "what": "AMQP 1.0 without SASL"})
+            self.broker.note(
+                "warning", "connection.bad_header", {"peer": self.origin.peer, "what": "AMQP 1.0 without SASL"}
+            )
             self.end()
             return
         self.enter(AWAIT_START_OK)
         mechanisms = [Symbol("PLAIN"), Symbol("ANONYMOUS")]
-        certified = self.certificate_user
+        certified = self.origin.certificate_user
         if certified is not None and self.broker.access.get(certified) is not None:
             mechanisms.insert(0, Symbol("EXTERNAL"))
         listed = Array(0xA3, list(mechanisms))
@@ -373,7 +374,7 @@ class Amqp10Peer(Peer):
         mechanism = str(fields.text(0) or "")
         self.mechanism = mechanism
         response = fields.any(1)
-        certified = self.certificate_user
+        certified = self.origin.certificate_user
         if mechanism == "EXTERNAL" and certified is not None:
             return LoginRequest(self, mechanism, certified, b"", True)
         if mechanism == "ANONYMOUS":
@@ -395,7 +396,7 @@ class Amqp10Peer(Peer):
 
     def login_refused(self, request: LoginRequest) -> None:
         if request.problem:
-            self.broker.note("warning", "connection.dropped", {"peer": self.peer, "reason": request.problem})
+            self.broker.note("warning", "connection.dropped", {"peer": self.origin.peer, "reason": request.problem})
         self.outbox.write(frame(0, SASL_OUTCOME, [UByte(SASL_AUTH)], frame_type=FRAME_SASL))
         self.end()
 
@@ -585,7 +586,7 @@ class Amqp10Peer(Peer):
     def answer_close(self) -> None:
         if self.state == CLOSING:
             self.outbox.write(frame(0, CLOSE, []))
-            self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})
+            self.broker.note("info", "connection.closed", {"peer": self.origin.peer, "user": self.user_name})
             self.end()
 
     def close_session(self, session: Session, error: ChannelException, method_id: int) -> None:

@@ -30,6 +30,7 @@ from warren.channels.events import Events
 from warren.channels.inbound import Inbound
 from warren.channels.jobs import QueueEnd, Resuming, TakingApart
 from warren.channels.login import LoginRequest
+from warren.channels.origin import Origin
 from warren.channels.overdue import end_overdue
 from warren.channels.own_messages import OwnMessages
 from warren.channels.peer import Peer
@@ -61,7 +62,7 @@ from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatchers
 from warren.vhosts.virtual_host import VirtualHost
 
 # Makes the peer of an accepted connection: the class of a protocol.
-PeerMaker = Callable[["Broker", int, str, str, str, str | None], Peer]
+PeerMaker = Callable[["Broker", int, Origin], Peer]
 
 # Clients tell by it that this is a RabbitMQ.
 NODE_NAME: Final = "rabbit@localhost"
@@ -168,24 +169,18 @@ class Broker:
 
     # --- life of a connection ---------------------------------------------------------------------------------------
 
-    def connect(self, peer: str, local: str, address: str, certificate_user: str | None) -> Connection:
-        """Create the state of an accepted connection. `certificate_user`: named by the verified TLS certificate."""
-        connection = Connection(self, self._new_key(), peer, local, address, certificate_user)
-        self.connections[connection.key] = connection
-        self.rounds.hurry(connection.key)
-        return connection
-
-    def join(self, protocol: PeerMaker, peer: str, local: str, address: str, certificate_user: str | None) -> Peer:
-        """Create the state of an accepted connection that speaks `protocol`; see `connect`."""
-        joined = protocol(self, self._new_key(), peer, local, address, certificate_user)
+    def join(self, protocol: PeerMaker, origin: Origin) -> Peer:
+        """Create the state of an accepted connection that speaks `protocol`."""
+        origin.connected_at_ms = self.now_ms()
+        joined = protocol(self, self._new_key(), origin)
         self.connections[joined.key] = joined
         self.rounds.hurry(joined.key)
         return joined
 
     def switch(self, connection: Connection, protocol: PeerMaker, data: bytes) -> None:
         """Put a peer that speaks `protocol` in the place of a connection that has received only `data` so far."""
-        key, peer, address = connection.key, connection.peer, connection.address
-        made = protocol(self, key, peer, connection.local, address, connection.certificate_user)
+        key = connection.key
+        made = protocol(self, key, connection.origin)
         made.go_on_from(connection)
         connection.give_way()
         self.connections[key] = made

@@ -48,6 +48,7 @@ from warren.channels.fast_path import FrameConnection
 from warren.channels.handshake import FRAME_MAX_BYTES, Handshake
 from warren.channels.jobs import ChannelEnd
 from warren.channels.login import LoginRequest
+from warren.channels.origin import Origin
 from warren.channels.peer import CLOSE_TIMEOUT_S, NO_LIMIT_S
 from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.channels.shared import PAUSED_COMMIT, PAUSED_TURN, PAUSED_WORK
@@ -68,12 +69,10 @@ _NONE_CLOSED: Final[dict[int, float]] = {}
 
 
 class Connection(FrameConnection):
-    """One client. `key` is its name for the shell, `address` the peer's without its port."""
+    """One client. `key` is its name for the shell."""
 
-    def __init__(
-        self, broker: Broker, key: int, peer: str, local: str, address: str, certificate_user: str | None
-    ) -> None:
-        super().__init__(broker, key, peer, local, address, certificate_user)
+    def __init__(self, broker: Broker, key: int, origin: Origin) -> None:
+        super().__init__(broker, key, origin)
         self.consumer_cancel_notify: bool = False
         self.frame_limit_bytes = FRAME_MAX_BYTES
         self.handshake: Handshake | None = Handshake(self)  # until the connection is open, or has ended
@@ -227,7 +226,7 @@ class Connection(FrameConnection):
         """Everything that the peer's connection.close ends has ended."""
         if self.state == CLOSING:
             self.send_event(0, m.ConnectionCloseOk())
-            self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})
+            self.broker.note("info", "connection.closed", {"peer": self.origin.peer, "user": self.user_name})
             self.end()
 
     def was_closed(self, number: i64) -> bool:

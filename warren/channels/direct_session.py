@@ -37,6 +37,7 @@ from warren.channels.confirms import Confirms
 from warren.channels.connection_states import CLOSING, NEXT_STATES, RUNNING
 from warren.channels.consuming import get, may_get
 from warren.channels.jobs import ChannelEnd
+from warren.channels.origin import Origin
 from warren.channels.peer import NO_LIMIT_S, Peer
 from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT, PreparedPublish
 from warren.channels.session import Session
@@ -92,8 +93,8 @@ class DirectPeer(Peer):
     """The peer of one such session, of `principal` in `vhost`."""
 
     def __init__(self, broker: Broker, key: int, principal: Principal, vhost: VirtualHost) -> None:
-        super().__init__(broker, key, PEER, PEER, "", None, PROTOCOL, NEXT_STATES)
-        self.is_direct = True
+        super().__init__(broker, key, Origin(PEER, PEER, ""), PROTOCOL, NEXT_STATES)
+        self.origin.is_direct = True
         self.user_name = principal.user.name
         broker.note_user(self)
         self.vhost_name = vhost.name

@@ -149,13 +149,13 @@ class Events(TopologyWatcher):
         if not accepted:
             # RabbitMQ's text is a list of characters here, and so it is an array.
             headers["error"] = [ord(character) for character in f"user '{user}' - invalid credentials"]
-        headers["ssl"] = connection.is_tls
+        headers["ssl"] = connection.origin.is_tls
         headers["auth_mechanism"] = connection.mechanism
         headers["protocol"] = protocol_term(connection.protocol_shown())
-        headers["peer_port"] = port_of(connection.peer)
-        headers["peer_host"] = address_term(connection.peer)
-        headers["connection_name"] = f"{connection.peer} -> {connection.local}"
-        headers["host"] = address_term(connection.local)
+        headers["peer_port"] = port_of(connection.origin.peer)
+        headers["peer_host"] = address_term(connection.origin.peer)
+        headers["connection_name"] = connection.origin.ends()
+        headers["host"] = address_term(connection.origin.local)
         headers["name"] = user
         headers["connection_type"] = "network"
         self.emit("user.authentication.success" if accepted else "user.authentication.failure", headers)
@@ -167,7 +167,7 @@ class Events(TopologyWatcher):
         headers: Table = {
             BY: connection.user_name,
             "node": self._broker.node,
-            "connected_at": connection.connected_at_ms,
+            "connected_at": connection.origin.connected_at_ms,
             "client_properties": property_terms(connection.client_properties),
             "channel_max": connection.channel_max,
             "frame_max": connection.frame_max_bytes,
@@ -183,12 +183,12 @@ class Events(TopologyWatcher):
             "peer_cert_validity": "",
             "peer_cert_issuer": "",
             "peer_cert_subject": "",
-            "ssl": connection.is_tls,
-            "peer_host": address_term(connection.peer),
-            "host": address_term(connection.local),
-            "peer_port": port_of(connection.peer),
-            "port": port_of(connection.local),
-            "name": f"{connection.peer} -> {connection.local}",
+            "ssl": connection.origin.is_tls,
+            "peer_host": address_term(connection.origin.peer),
+            "host": address_term(connection.origin.local),
+            "peer_port": port_of(connection.origin.peer),
+            "port": port_of(connection.origin.local),
+            "name": connection.origin.ends(),
             "pid": self.pid(connection, 0),
             "type": "network",
         }
@@ -204,7 +204,7 @@ class Events(TopologyWatcher):
             "client_properties": property_terms(connection.client_properties),
             "node": self._broker.node,
             "pid": self.pid(connection, 0),
-            "name": f"{connection.peer} -> {connection.local}",
+            "name": connection.origin.ends(),
         }
         if connection.name:
             headers["user_provided_name"] = connection.name
@@ -221,7 +221,7 @@ class Events(TopologyWatcher):
             "user": connection.user_name,
             "number": int(channel.number),
             "connection": self.pid(connection, 0),
-            "name": f"{connection.peer} -> {connection.local} ({int(channel.number)})",
+            "name": f"{connection.origin.ends()} ({int(channel.number)})",
             "pid": self.pid(connection, channel.serial),
         }
         self.emit("channel.created", headers)

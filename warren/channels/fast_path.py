@@ -44,6 +44,7 @@ from warren.amqp.methods import (
 from warren.amqp.properties import BODY_SIZE_OFFSET, MIN_HEADER_BYTES
 from warren.channels.connection_states import NEXT_STATES
 from warren.channels.content_channel import CUT_MIN_BYTES, EXPECT_HEADER, EXPECT_METHOD, ContentChannel, slice_of
+from warren.channels.origin import Origin
 from warren.channels.peer import Peer
 from warren.channels.route_cache import are_at
 from warren.channels.session import CHANNEL_CLOSING
@@ -70,10 +71,8 @@ def _head_at_the_end(data: bytes, at: i64) -> i64:
 class FrameConnection(Peer):
     """The part of a connection that walks the received bytes."""
 
-    def __init__(
-        self, broker: Broker, key: int, peer: str, local: str, address: str, certificate_user: str | None
-    ) -> None:
-        super().__init__(broker, key, peer, local, address, certificate_user, PROTOCOL, NEXT_STATES)
+    def __init__(self, broker: Broker, key: int, origin: Origin) -> None:
+        super().__init__(broker, key, origin, PROTOCOL, NEXT_STATES)
         self.frame_limit_bytes: i64 = 0  # largest payload we accept
         self.cut_channel: ContentChannel | None = None  # whose large body frame is being received
         self.cut_size: i64 = 0  # its payload

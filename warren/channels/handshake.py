@@ -157,7 +157,7 @@ class Handshake:
         broker = connection.broker
         if data[: len(PROTOCOL_HEADER)] in (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9):
             connection.enter(AWAIT_START_OK)
-            certified = connection.certificate_user
+            certified = connection.origin.certificate_user
             external = certified is not None and broker.access.get(certified) is not None
             connection.send_event(0, start_method(external, broker.cluster_name()))
             return True
@@ -169,7 +169,9 @@ class Handshake:
         if other is not None:
             broker.switch(connection, other, data)
             return False
-        broker.note("warning", "connection.bad_header", {"peer": connection.peer, "what": what_came_instead(data)})
+        broker.note(
+            "warning", "connection.bad_header", {"peer": connection.origin.peer, "what": what_came_instead(data)}
+        )
         connection.outbox.write(PROTOCOL_HEADER)
         connection.end()
         return False
@@ -226,7 +228,7 @@ class Handshake:
         connection.name = name if isinstance(name, str) else ""
         connection.mechanism = method.mechanism
         connection.is_known = True
-        certified = connection.certificate_user
+        certified = connection.origin.certificate_user
         if method.mechanism == "EXTERNAL" and certified is not None:
             request = LoginRequest(connection, method.mechanism, certified, b"", True)
         else:

@@ -90,7 +90,7 @@ def enter_vhost(connection: Peer, name: str) -> None:
             f"connection refused for user '{user}': user connection limit ({usage.limits[MAX_CONNECTIONS]}) is reached"
         )
         raise ConnectionLimitReached(text)
-    if connection.is_internal and user == INTERNAL_USER:
+    if connection.origin.is_internal and user == INTERNAL_USER:
         principal = broker.access.internal_principal(name)
     else:
         principal = broker.access.maybe_principal(user, name)

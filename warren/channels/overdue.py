@@ -79,7 +79,7 @@ def _close(channel: Session, timeout_ms: int) -> None:
 def _note(channel: Session, consumer: Consumer, timeout_ms: int) -> None:
     connection = channel.connection
     fields: dict[str, object] = {
-        "peer": connection.peer,
+        "peer": connection.origin.peer,
         "user": connection.user_name,
         "vhost": connection.vhost_name,
         "channel": int(channel.number),

@@ -40,6 +40,7 @@ from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOS
 from warren.channels.heartbeats import Heartbeats
 from warren.channels.jobs import ConnectionEnd, ConnectionJobs, Recheck
 from warren.channels.login import LoginRequest
+from warren.channels.origin import Origin
 from warren.channels.overdue import sweep
 from warren.channels.reply_gate import ReplyGate
 from warren.channels.rounds import is_long
@@ -78,18 +79,10 @@ _NO_QUEUES: Final[dict[str, BaseQueue]] = {}
 
 
 class Peer:
-    """One client. `key` is its name for the shell, `address` the peer's without its port."""
+    """One client. `key` is its name for the shell."""
 
     def __init__(
-        self,
-        broker: Broker,
-        key: int,
-        peer: str,
-        local: str,
-        address: str,
-        certificate_user: str | None,
-        protocol: str,
-        next_states: tuple[tuple[int, ...], ...],
+        self, broker: Broker, key: int, origin: Origin, protocol: str, next_states: tuple[tuple[int, ...], ...]
     ) -> None:
         shared: Shared = broker.shared
         self.shared = shared
@@ -106,10 +99,7 @@ class Peer:
         self.broker = broker
         self.protocol = protocol
         self.key = key
-        self.peer = peer
-        self.local = local
-        self.address = address
-        self.certificate_user = certificate_user
+        self.origin = origin
         self.state: int = AWAIT_HEADER
         self.user_name = ""
         self.vhost_name = ""
@@ -122,13 +112,6 @@ class Peer:
         self.silent_intervals: float = 2.0  # after so many of these without a word it is gone
         self.sent_heartbeat_s: int = 0  # how often we promised to send it something; 0: never
         self.received_reads: i64 = 0  # the number of reads from the socket
-        self.connected_at_s: float = broker.now_s
-        self.connected_at_ms: int = broker.now_ms()
-        self.is_tls: bool = False  # set by the shell
-        self.is_web: bool = False  # over a WebSocket; set by the shell
-        self.node_name: str = ""  # of the node that it is connected to; empty: this one, which leads
-        self.is_internal: bool = False  # from inside this process; the shell checks the user that its login names
-        self.is_direct: bool = False  # of management, see `channels.direct_session`
         self.channels_opened: int = 0  # ever
         self.wants_blocked: bool = False
         self.told_blocked: bool = False
@@ -146,12 +129,6 @@ class Peer:
 
     def go_on_from(self, earlier: Peer) -> None:
         """Take the place of `earlier`, which has begun as another protocol. Its handshake timeout keeps running."""
-        self.is_tls = earlier.is_tls
-        self.is_web = earlier.is_web
-        self.is_internal = earlier.is_internal
-        self.node_name = earlier.node_name
-        self.connected_at_s = earlier.connected_at_s
-        self.connected_at_ms = earlier.connected_at_ms
         self._deadline_s = earlier._deadline_s
 
     # --- overridden by protocols ------------------------------------------------------------------------------------
@@ -217,7 +194,7 @@ class Peer:
     def note_opened(self) -> None:
         """Tell the listeners; the peer has been told."""
         broker = self.broker
-        fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": self.vhost_name}
+        fields: dict[str, object] = {"peer": self.origin.peer, "user": self.user_name, "vhost": self.vhost_name}
         if self.name:
             fields["name"] = self.name
         broker.note("info", "connection.opened", fields)
@@ -225,7 +202,7 @@ class Peer:
 
     def protocol_shown(self) -> str:
         """Return its protocol, as the management API shows it: for a WebSocket as RabbitMQ does."""
-        return f"Web {self.protocol}" if self.is_web else self.protocol
+        return f"Web {self.protocol}" if self.origin.is_web else self.protocol
 
     @property
     def client_properties(self) -> Table:
@@ -447,7 +424,7 @@ class Peer:
         )
         if now_s >= self._next_sweep_s:
             self._next_sweep_s = sweep(self, now_s)
-        if heartbeats.is_stuck(timeout_s) and not self.is_internal:
+        if heartbeats.is_stuck(timeout_s) and not self.origin.is_internal:
             # Heartbeats show that it lives; but it would hold its waiting bytes and unacknowledged messages for ever.
             self.give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
         elif heartbeats.is_gone(silence_timeout_s):
@@ -457,7 +434,7 @@ class Peer:
 
     def give_up(self, reason: str) -> None:
         """End as if the socket were gone."""
-        self.broker.note("warning", "connection.lost", {"peer": self.peer, "reason": reason})
+        self.broker.note("warning", "connection.lost", {"peer": self.origin.peer, "reason": reason})
         self.is_unreachable = True
         self._end_channels()
         self.end()
@@ -471,7 +448,7 @@ class Peer:
 
     def _note_error(self, event: str, channel_number: int, error: AmqpError) -> None:
         fields: dict[str, object] = {
-            "peer": self.peer,
+            "peer": self.origin.peer,
             "user": self.user_name,
             "vhost": self.vhost_name,
             "channel": channel_number,
@@ -491,8 +468,8 @@ class Peer:
     def force_close(self, reason: str, *, noted: bool = True) -> None:
         """Close from our side with 320, or drop a connection that is not open. `noted`: with a notice of its own."""
         if self.state == RUNNING:
-            if noted and not self.is_direct:
-                fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": self.vhost_name}
+            if noted and not self.origin.is_direct:
+                fields: dict[str, object] = {"peer": self.origin.peer, "user": self.user_name, "vhost": self.vhost_name}
                 fields["reason"] = reason
                 self.broker.note("info", "connection.forced", fields)
             self.close_at_once(CONNECTION_FORCED, reason)
@@ -510,14 +487,14 @@ class Peer:
 
     def lost(self) -> None:
         """The socket is gone."""
-        if self.state == RUNNING and not self.is_direct:
-            self.broker.note("info", "connection.lost", {"peer": self.peer, "reason": "closed by the peer"})
+        if self.state == RUNNING and not self.origin.is_direct:
+            self.broker.note("info", "connection.lost", {"peer": self.origin.peer, "reason": "closed by the peer"})
         self._end_channels()
         self.end()
 
     def drop(self, why: str) -> None:
         """End without a word to the peer."""
-        self.broker.note("warning", "connection.dropped", {"peer": self.peer, "reason": why})
+        self.broker.note("warning", "connection.dropped", {"peer": self.origin.peer, "reason": why})
         self._end_channels()
         self.end()
 

@@ -437,7 +437,7 @@ class Session:
         # They refer to us and we to them: do not leave a cycle for the cyclic collector.
         self.ledger.owner = None
         self._publisher = None
-        if not self.connection.is_direct:
+        if not self.connection.origin.is_direct:
             self.connection.broker.churn.channels_closed += 1
             self.connection.broker.events.channel_closed(self)
 

@@ -51,7 +51,7 @@ class ShortageNotes:
                     "connections": len(inbound.connections),
                 }
                 if isinstance(largest, Peer):
-                    fields["largest_peer"] = largest.peer
+                    fields["largest_peer"] = largest.origin.peer
                     fields["largest_user"] = largest.user_name
                     fields["largest_bytes"] = int(largest.inbound_bytes)
                 self._note("warning", "inbound.short", fields)

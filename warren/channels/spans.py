@@ -39,8 +39,8 @@ class SpanPlace:
 
     def __init__(self, connection: Peer, channel: int) -> None:
         self.vhost = connection.vhost_name
-        self.peer = connection.peer
-        self.local = connection.local
+        self.peer = connection.origin.peer
+        self.local = connection.origin.local
         self.protocol = connection.protocol_shown()
         self.channel = channel
 

@@ -160,9 +160,9 @@ def _outlives_clients(queue: BaseQueue) -> bool:
 def _note_change(channel: Session, did: str, messages: int = NOT_OF_MESSAGES) -> None:
     """Write a log line for the change and its author, unless it came over HTTP, where it has a line already."""
     connection = channel.connection
-    if not connection.is_direct:
+    if not connection.origin.is_direct:
         trail = connection.broker.audit_trail
-        trail.changed(did, channel.vhost.name, connection.user_name, connection.peer, messages)
+        trail.changed(did, channel.vhost.name, connection.user_name, connection.origin.peer, messages)
 
 
 # --- exchanges -----------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class ChannelTracer(TrafficWatcher):
         self._node = _text("node", broker.node)
         place: dict[str, object] = {
             "vhost": vhost.name,
-            "connection": f"{connection.peer} -> {connection.local}",
+            "connection": connection.origin.ends(),
             "channel": number,
             "user": connection.user_name,
         }

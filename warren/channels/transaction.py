@@ -560,7 +560,7 @@ def _taken_from(channel: Session) -> Transaction:
 def new_transaction(channel: Session) -> Transaction:
     """Return an empty transaction of `channel`, with its limits (7, 8)."""
     connection = channel.connection
-    if connection.is_direct:
+    if connection.origin.is_direct:
         return Transaction(channel.shared.log)
     max_bytes: i64 = connection.broker.limits.transaction_max_bytes
     return Transaction(channel.shared.log, max_bytes, channel.shared.transaction_shares, connection.user_name)

@@ -98,7 +98,7 @@ class ChannelRow(msgspec.Struct, frozen=True):
 
 def connection_name(connection: Peer) -> str:
     """Return ``peer -> local``."""
-    return f"{connection.peer} -> {connection.local}"
+    return connection.origin.ends()
 
 
 def channel_name(channel: Session) -> str:
@@ -113,7 +113,7 @@ def host_of(endpoint: str) -> str:
 
 def connection_ends(connection: Peer) -> ConnectionEnds:
     """Return a connection as the objects that belong to it show it."""
-    peer = connection.peer
+    peer = connection.origin.peer
     return ConnectionEnds(connection_name(connection), connection.name, host_of(peer), port_of(peer))
 
 
@@ -125,10 +125,10 @@ def channel_ends(channel: Session, node: str) -> ChannelEnds:
         name,
         connection.name,
         f"{name} ({int(channel.number)})",
-        connection.node_name or node,
+        connection.origin.node_name or node,
         int(channel.number),
-        host_of(connection.peer),
-        port_of(connection.peer),
+        host_of(connection.origin.peer),
+        port_of(connection.origin.peer),
         connection.user_name,
     )
 
@@ -171,7 +171,7 @@ class Connections:
         "user": _connection_key(lambda each: each.user_name),
         "vhost": _connection_key(lambda each: each.vhost_name),
         "channels": _connection_key(lambda each: len(each.channels)),
-        "connected_at": _connection_key(lambda each: each.connected_at_ms),
+        "connected_at": _connection_key(lambda each: each.origin.connected_at_ms),
         "recv_oct": _connection_key(lambda each: int(each.received_bytes)),
         "send_oct": _connection_key(lambda each: int(each.outbox.sent_bytes)),
     }
@@ -195,13 +195,13 @@ class Connections:
 
     def all(self) -> list[ConnectionRef]:
         """Return all connections of clients, logged in or not."""
-        return [ConnectionRef(each) for each in self._peers.values() if not each.is_direct]
+        return [ConnectionRef(each) for each in self._peers.values() if not each.origin.is_direct]
 
     def known(self, *, user: str | None = None, vhost: str | None = None) -> list[ConnectionRef]:
         """Return the connections whose user is known, of one user or in one vhost if asked."""
         found: list[ConnectionRef] = []
         for each in self._peers.values():
-            if each.is_direct or not each.is_known:
+            if each.origin.is_direct or not each.is_known:
                 continue
             if (vhost is None or each.vhost_name == vhost) and (user is None or each.user_name == user):
                 found.append(ConnectionRef(each))
@@ -210,7 +210,7 @@ class Connections:
     def maybe_named(self, name: str) -> ConnectionRef | None:
         """Return the connection with this name."""
         for each in self._peers.values():
-            if not each.is_direct and connection_name(each) == name:
+            if not each.origin.is_direct and connection_name(each) == name:
                 return ConnectionRef(each)
         return None
 
@@ -303,25 +303,25 @@ class Connections:
         return ConnectionRow(
             connection_name(connection),
             connection.name,
-            connection.node_name or self._broker.node,
+            connection.origin.node_name or self._broker.node,
             connection.user_name,
             connection.vhost_name,
             connection.protocol_shown(),
             # A link of this broker connects to it from within, as RabbitMQ's do.
-            "direct" if connection.is_internal else "network",
+            "direct" if connection.origin.is_internal else "network",
             "blocked" if connection.told_blocked else STATE_NAMES[connection.state],
             len(connection.channels),
             connection.channel_max,
             connection.frame_max_bytes,
             connection.heartbeat_s,
-            host_of(connection.local),
-            port_of(connection.local),
-            host_of(connection.peer),
-            port_of(connection.peer),
-            connection.is_tls,
-            connection.certificate_user,
+            host_of(connection.origin.local),
+            port_of(connection.origin.local),
+            host_of(connection.origin.peer),
+            port_of(connection.origin.peer),
+            connection.origin.is_tls,
+            connection.origin.certificate_user,
             connection.mechanism,
-            connection.connected_at_ms,
+            connection.origin.connected_at_ms,
             connection.client_properties,
             # Reads and writes of the socket, as in RabbitMQ.
             int(connection.received_reads),
@@ -347,7 +347,7 @@ class Connections:
         return ChannelRow(
             f"{ends.name} ({int(channel.number)})",
             int(channel.number),
-            connection.node_name or self._broker.node,
+            connection.origin.node_name or self._broker.node,
             connection.user_name,
             connection.vhost_name,
             ends,

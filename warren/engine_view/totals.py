@@ -157,7 +157,7 @@ class TotalsWalk:
                 totals.delayed += sum(int(each.count) for each in delayed_chunk)
                 yield None
         for connection in connections:
-            if not connection.is_direct:
+            if not connection.origin.is_direct:
                 totals.add_connection(connection)
                 for channel_chunk in chunks(list(connection.channels.values())):
                     totals.add_channels(channel_chunk)

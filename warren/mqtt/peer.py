@@ -36,6 +36,7 @@ from warren.amqp.field_table import Table
 from warren.channels.access import CONFIGURE, READ
 from warren.channels.connection_states import AWAIT_HEADER, AWAIT_START_OK, CHECKING_LOGIN, CLOSING, ENDED, RUNNING
 from warren.channels.login import LoginRequest, enter_vhost
+from warren.channels.origin import Origin
 from warren.channels.peer import NO_LIMIT_S, Peer
 from warren.channels.session import Session
 from warren.channels.shared import METHOD_UNITS, PAUSED_COMMIT, PAUSED_LOGIN, PAUSED_TURN, PAUSED_WORK
@@ -152,10 +153,8 @@ NEXT_STATES: Final[tuple[tuple[int, ...], ...]] = (
 class MqttPeer(Peer):
     """One client that speaks MQTT."""
 
-    def __init__(
-        self, broker: Broker, key: int, peer: str, local: str, address: str, certificate_user: str | None
-    ) -> None:
-        super().__init__(broker, key, peer, local, address, certificate_user, "MQTT", NEXT_STATES)
+    def __init__(self, broker: Broker, key: int, origin: Origin) -> None:
+        super().__init__(broker, key, origin, "MQTT", NEXT_STATES)
         self.version: int = V3_1_1
         self.channel_max = 1
         self.silent_intervals = 1.5
@@ -518,13 +517,13 @@ class MqttPeer(Peer):
                 known = ", ".join(METHODS)
                 raise MqttError(BAD_METHOD, f"there is no such method of enhanced authentication: there are {known}")
             self.mechanism = method
-            self._enhanced = EnhancedLogin(method, self.certificate_user)
+            self._enhanced = EnhancedLogin(method, self.origin.certificate_user)
             self._take_step(self._enhanced, data or b"")
             return
         if data is not None:
             raise MqttError(PROTOCOL_ERROR, "authentication data without a method")
         user = connect.user
-        certified = self.certificate_user
+        certified = self.origin.certificate_user
         if user is None and certified is not None:
             self.mechanism = "EXTERNAL"
             self._verify(certified, b"", is_proven=True)
@@ -558,7 +557,7 @@ class MqttPeer(Peer):
         if answer.properties.maybe_text(AUTH_METHOD) != enhanced.method:
             raise MqttError(PROTOCOL_ERROR, "AUTH by another method than CONNECT")
         if answer.reason == LOGIN_AGAIN and self.running and enhanced.exchange is None:
-            enhanced.begin_again(self.certificate_user)
+            enhanced.begin_again(self.origin.certificate_user)
         elif answer.reason != CONTINUE_LOGIN or enhanced.exchange is None:
             raise MqttError(PROTOCOL_ERROR, f"AUTH with the reason {answer.reason:#04x} at this time")
         self._take_step(enhanced, answer.properties.maybe_binary(AUTH_DATA) or b"")
@@ -656,7 +655,7 @@ class MqttPeer(Peer):
             successor = self._successor
             self._successor = None
         if self.state == CLOSING:
-            self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})
+            self.broker.note("info", "connection.closed", {"peer": self.origin.peer, "user": self.user_name})
             self.end()
         if successor is not None:
             self.end()  # its successor takes its place, where connections are limited

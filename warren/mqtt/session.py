@@ -251,7 +251,11 @@ class MqttSession(Session):
             prepared.publish(self, will.payload)
         except AmqpError as error:
             connection = self.connection
-            fields: dict[str, object] = {"peer": connection.peer, "user": connection.user_name, "topic": will.topic}
+            fields: dict[str, object] = {
+                "peer": connection.origin.peer,
+                "user": connection.user_name,
+                "topic": will.topic,
+            }
             fields["reason"] = error.explanation
             connection.broker.note("warning", "mqtt.will_refused", fields)
 

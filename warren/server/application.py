@@ -710,14 +710,14 @@ class Application:
 
     def _recalls(self, request: LoginRequest) -> bool:
         """Tell whether a password has been verified before: such a login, even one of many, need not wait."""
-        if request.certificate or request.problem or request.connection.is_internal:
+        if request.certificate or request.problem or request.connection.origin.is_internal:
             return False
-        return self._authenticator.recalls(request.user, request.password, request.connection.address)
+        return self._authenticator.recalls(request.user, request.password, request.connection.origin.address)
 
     async def _check_login(self, request: LoginRequest) -> None:
-        address = request.connection.address
+        address = request.connection.origin.address
         reason = ""
-        if request.connection.is_internal and request.user == INTERNAL_USER:
+        if request.connection.origin.is_internal and request.user == INTERNAL_USER:
             accepted = hmac.compare_digest(request.password, self._management.internal_password)
         elif request.certificate:
             reason = self._authenticator.why_unwelcome(request.user, address)
@@ -734,7 +734,7 @@ class Application:
             reason = reason or request.problem or self._authenticator.why_refused(request.user, address)
             log.warning(
                 "login refused",
-                peer=request.connection.peer,
+                peer=request.connection.origin.peer,
                 user=request.user,
                 over=request.connection.protocol_shown(),
                 reason=reason,

@@ -35,6 +35,7 @@ from warren.amqp.errors import (
 )
 from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOSING, ENDED, RUNNING
 from warren.channels.login import LoginRequest, enter_vhost
+from warren.channels.origin import Origin
 from warren.channels.peer import NO_LIMIT_S, Peer
 from warren.channels.session import Session
 from warren.channels.shared import METHOD_UNITS, PAUSED_COMMIT, PAUSED_LOGIN, PAUSED_TURN, PAUSED_WORK
@@ -82,10 +83,8 @@ NEXT_STATES: Final[tuple[tuple[int, ...], ...]] = (
 class StompPeer(Peer):
     """One client that speaks STOMP."""
 
-    def __init__(
-        self, broker: Broker, key: int, peer: str, local: str, address: str, certificate_user: str | None
-    ) -> None:
-        super().__init__(broker, key, peer, local, address, certificate_user, "STOMP", NEXT_STATES)
+    def __init__(self, broker: Broker, key: int, origin: Origin) -> None:
+        super().__init__(broker, key, origin, "STOMP", NEXT_STATES)
         self.version: int = V1_0
         self.session_name = ""
         self.channel_max = 1
@@ -385,7 +384,7 @@ class StompPeer(Peer):
         self._connect = frame
         self.is_known = True
         user, password = frame.get("login"), frame.get("passcode")
-        certified = self.certificate_user
+        certified = self.origin.certificate_user
         if user is None and certified is not None:
             self.mechanism = "EXTERNAL"
             request = LoginRequest(self, self.mechanism, certified, b"", True)
@@ -483,7 +482,7 @@ class StompPeer(Peer):
 
     def answer_close(self) -> None:
         if self.state == CLOSING:
-            self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})
+            self.broker.note("info", "connection.closed", {"peer": self.origin.peer, "user": self.user_name})
             self.end()
 
     def _failed(self, error: AmqpError) -> None:

@@ -459,7 +459,7 @@ class Broker(Assertions):
             lambda: [
                 ConnectionView(self, connection)
                 for connection in self.engine.connections.values()
-                if connection.running and not connection.is_direct
+                if connection.running and not connection.origin.is_direct
             ]
         )
 

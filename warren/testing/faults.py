@@ -54,7 +54,7 @@ class FaultyPublishes:
     def judge(self, channel: Session, message: Message, queues: list[Receiver]) -> int:
         """Decide the fate of `message`, which would go to `queues`."""
         connection = channel.connection
-        if connection.is_direct:
+        if connection.origin.is_direct:
             return TAKE  # the test's own preparations
         if connection.key in self._doomed:
             return LOSE
@@ -84,7 +84,7 @@ def _seen(connection: Peer, message: Message, queues: list[Receiver]) -> Publish
         body=message.body(),
         queues=tuple(queue.name for queue in queues),
         user=connection.user_name,
-        connection=connection.name or connection.peer,
+        connection=connection.name or connection.origin.peer,
     )
 
 

@@ -107,7 +107,7 @@ class Kept:
 
     def sockets_of(self, connection: Peer) -> list[ClientSocket]:
         """Return the sockets of `connection` that no fault has ended."""
-        return [sock for sock in list(self.sockets) if sock.peer == connection.peer and not sock.is_torn]
+        return [sock for sock in list(self.sockets) if sock.peer == connection.origin.peer and not sock.is_torn]
 
     def close(self) -> None:
         """Give the ports and files back, after the last life."""

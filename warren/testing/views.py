@@ -128,7 +128,7 @@ class ConnectionView:
     """
 
     def __init__(self, broker: Broker, connection: Peer) -> None:
-        self.peer = str(connection.peer)
+        self.peer = str(connection.origin.peer)
         self.name = str(connection.name) or self.peer
         self.user = str(connection.user_name)
         self.vhost = str(connection.vhost_name)

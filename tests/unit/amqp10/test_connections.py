@@ -35,6 +35,7 @@ from warren.amqp10.performatives import (
 )
 from warren.amqp10.values import Described, Symbol, UInt, ULong, UShort
 from warren.channels.connection import Connection
+from warren.channels.origin import Origin
 
 from .test_publishing import error_of, outcomes
 
@@ -49,12 +50,18 @@ def ends_with(found: list[Frame], name: str) -> str:
     return error_of(found[-1])
 
 
+def connect(harness: Harness, user: str | None = None) -> Connection:
+    origin = Origin("127.0.0.1:1", "127.0.0.1:5672", "127.0.0.1", user, is_tls=True, is_web=True)
+    connection = harness.broker.join(Connection, origin)
+    assert isinstance(connection, Connection)
+    return connection
+
+
 def test_the_first_bytes_say_which_protocol_it_is() -> None:
     harness = Harness()
     harness.broker.other_protocols = {SASL_HEADER: Amqp10Peer}
     for cut in range(1, 8):
-        connection = harness.broker.connect("127.0.0.1:1", "127.0.0.1:5672", "127.0.0.1", "somebody")
-        connection.is_tls = connection.is_web = True
+        connection = connect(harness, "somebody")
         connection.feed(SASL_HEADER[:cut])
         assert harness.broker.take_switched() is None
         connection.feed(SASL_HEADER[cut:])
@@ -62,13 +69,13 @@ def test_the_first_bytes_say_which_protocol_it_is() -> None:
         assert switched is not None
         peer, data = switched
         assert isinstance(peer, Amqp10Peer) and data == SASL_HEADER
-        assert (peer.key, peer.is_tls, peer.certificate_user) == (connection.key, True, "somebody")
+        assert peer.key == connection.key and peer.origin is connection.origin
         assert peer.protocol_shown() == "Web AMQP 1.0"
         assert harness.broker.connections[peer.key] is peer
         peer.feed(data)
         peer.lost()
     assert not harness.broker.connections
-    other = harness.broker.connect("127.0.0.1:1", "127.0.0.1:5672", "127.0.0.1", None)
+    other = connect(harness)
     other.feed(PROTOCOL_HEADER)
     assert harness.broker.take_switched() is None and isinstance(other, Connection)
 
@@ -76,14 +83,13 @@ def test_the_first_bytes_say_which_protocol_it_is() -> None:
 def test_the_time_for_the_handshake_begins_with_the_connection() -> None:
     harness = Harness()
     harness.broker.other_protocols = {SASL_HEADER: Amqp10Peer}
-    connection = harness.broker.connect("127.0.0.1:1", "127.0.0.1:5672", "127.0.0.1", None)
+    connection = connect(harness)
     harness.advance(harness.broker.limits.handshake_timeout_s - 1)
     connection.feed(SASL_HEADER)
     switched = harness.broker.take_switched()
     assert switched is not None
     peer, data = switched
     peer.feed(data)
-    assert peer.connected_at_s == connection.connected_at_s
     harness.advance(0.5)
     assert peer.key in harness.broker.connections
     harness.advance(0.5)
@@ -92,7 +98,7 @@ def test_the_time_for_the_handshake_begins_with_the_connection() -> None:
 
 def test_where_it_is_turned_off_the_answer_is_the_header_of_0_9_1() -> None:
     harness = Harness()
-    connection = harness.broker.connect("127.0.0.1:1", "127.0.0.1:5672", "127.0.0.1", None)
+    connection = connect(harness)
     connection.feed(SASL_HEADER)
     assert connection.outbox.take() == [PROTOCOL_HEADER]
 

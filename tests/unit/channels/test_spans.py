@@ -52,7 +52,7 @@ def test_a_publish_and_each_delivery_make_a_span() -> None:
         assert (span.message_id, span.correlation_id) == ("m-1", "c-1")
         assert span.time_ms == 1_700_000_000_123
         assert (span.place.vhost, span.place.channel) == ("/", 1)
-        assert span.place.peer == client.connection.peer
+        assert span.place.peer == client.connection.origin.peer
     client.send(1, m.BasicReject(client.deliveries()[0].method.delivery_tag, True))
     (again,) = traced.taken()
     assert (again.queue, again.redelivered) == ("q", True)

@@ -451,7 +451,7 @@ def test_per_object_pages_show_every_queue_channel_and_connection(node: Node) ->
     [waiting] = node.harness.queue(NAME).ready.in_memory()
     assert of(samples, "rabbitmq_queue_process_memory_bytes", **queue) == int(waiting.memory_bytes)
     assert of(samples, "rabbitmq_queue_messages_published_total", queue_vhost="/", queue=NAME) == 1
-    name = f"{client.connection.peer} -> {client.connection.local}"
+    name = client.connection.origin.ends()
     assert of(samples, "rabbitmq_channel_messages_published_total", channel=f"{name} (1)", vhost="/") == 1
     assert of(samples, "rabbitmq_connection_channels", connection=name) == 1
     assert of(samples, "rabbitmq_exchange_messages_published_total", vhost="/", exchange="") == 1

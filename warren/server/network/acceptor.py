@@ -133,9 +133,9 @@ class Acceptor:
         self._sockets.begin(transport)
         connection = transport.connection
         assert connection is not None
-        connection.is_internal = True
-        connection.peer = f"internal:{connection.key}"
-        connection.local = "broker"
+        connection.origin.is_internal = True
+        connection.origin.peer = f"internal:{connection.key}"
+        connection.origin.local = "broker"
 
     def pass_on(self, sock: socket.socket, client: ClientOfNode) -> None:
         """Serve a client of another node; its bytes come through `sock`, a connection of that node.

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from warren.channels.broker import Broker
 from warren.channels.connection_states import ENDED
-from warren.server.client_of_node import ClientOfNode
+from warren.channels.origin import Origin
 from warren.server.network.admission import Admission
 from warren.server.network.dead_peers import DeadPeers, Keepalive
 from warren.server.network.handshakes import Handshakes
@@ -64,18 +64,20 @@ class Sockets:
         """Make the peer of a socket that is ready."""
         if isinstance(transport, PassedOnTransport):
             client = transport.client
+            origin = Origin(
+                client.peer, client.local, client.host, client.user, is_tls=client.is_tls, node_name=client.node
+            )
         else:
             certificate = transport.peer_certificate()
-            client = ClientOfNode(
+            origin = Origin(
                 endpoint_text(transport.sock.getpeername),
                 sys.intern(endpoint_text(transport.sock.getsockname)),  # one text for all sockets of a listener
-                isinstance(transport, TlsTransport),
+                transport.address,
                 self._certificate_user(certificate) if certificate is not None else None,
+                is_tls=isinstance(transport, TlsTransport),
+                is_web=transport.is_web,
             )
-        connection = self._broker.join(transport.protocol, client.peer, client.local, transport.address, client.user)
-        connection.is_tls = client.is_tls
-        connection.is_web = transport.is_web
-        connection.node_name = client.node
+        connection = self._broker.join(transport.protocol, origin)
         transport.connection = connection
         self.by_key[connection.key] = transport
 

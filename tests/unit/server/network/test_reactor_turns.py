@@ -87,11 +87,11 @@ def test_a_client_of_another_node_has_the_address_that_it_has_there(place: Place
     peer = Peer(PROTOCOL_HEADER)
     place.reactor.acceptor.pass_on(cast(socket.socket, peer), FROM_AFAR)
     (connection,) = place.broker.connections.values()
-    assert (connection.peer, connection.local) == ("192.0.2.7:50412", "192.0.2.2:5671")
-    assert connection.address == "192.0.2.7", "by which it is decided who may log in from where"
-    assert connection.certificate_user == USER
-    assert connection.node_name == "rabbit@two"
-    assert connection.is_tls
+    assert (connection.origin.peer, connection.origin.local) == ("192.0.2.7:50412", "192.0.2.2:5671")
+    assert connection.origin.address == "192.0.2.7", "by which it is decided who may log in from where"
+    assert connection.origin.certificate_user == USER
+    assert connection.origin.node_name == "rabbit@two"
+    assert connection.origin.is_tls
     place.turns_until(lambda: b"EXTERNAL" in peer.received)
 
 
@@ -357,7 +357,7 @@ def test_who_does_not_take_its_last_words_is_closed_in_the_end(place: Place) -> 
 def test_who_takes_nothing_at_all_is_closed_without_last_words(place: Place) -> None:
     (peer,) = place.connect(1)
     (connection,) = place.broker.connections.values()
-    connection.is_internal = False
+    connection.origin.is_internal = False
     peer.takes_bytes = 0
     peer.say(QOS)
     place.turn()
