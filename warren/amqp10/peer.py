@@ -428,9 +428,9 @@ class Amqp10Peer(Peer):
         enter_vhost(self, vhost)
         self._limit = limits.frame_max_bytes
         # The client tells us after how much silence it gives up; we send something in half of that time.
-        self.sent_heartbeat_s = min(idle_ms, IDLE_MAX_MS) // 1000
-        self.heartbeat_s = limits.heartbeat_s
-        self.silent_intervals = 1.0
+        self.heartbeats.own_interval_s = min(idle_ms, IDLE_MAX_MS) // 1000
+        self.heartbeats.interval_s = limits.heartbeat_s
+        self.heartbeats.silent_intervals = 1.0
         self._send_open()
         self.note_opened()
 
@@ -557,14 +557,14 @@ class Amqp10Peer(Peer):
         self._close_with(condition_of(error), error.explanation)
         if error.reply_code == FRAME_ERROR:
             self._is_deaf = True
-            self._deadline_s = self.broker.now_s + LINGER_S
+            self.heartbeats.deadline_s = self.broker.now_s + LINGER_S
 
     def _close_with(self, condition: str, explanation: str) -> None:
         if not self._is_open_sent:
             self._send_open(is_refused=True)  # nothing else may come first
         self.running = False
         self.enter(CLOSING)
-        self._deadline_s = self.broker.now_s + CLOSE_TIMEOUT_S
+        self.heartbeats.deadline_s = self.broker.now_s + CLOSE_TIMEOUT_S
         self._responses.clear()
         self._forget_gate()
         self.outbox.write(frame(0, CLOSE, [error_value(condition, explanation)]))
@@ -578,7 +578,7 @@ class Amqp10Peer(Peer):
         for session in self.channels.values():
             session.confirm()
         self.enter(CLOSING)
-        self._deadline_s = NO_LIMIT_S  # until we have answered
+        self.heartbeats.deadline_s = NO_LIMIT_S  # until we have answered
         self._end_channels(answered=True)
         if self.state == CLOSING:
             self.pause(PAUSED_WORK)

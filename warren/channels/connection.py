@@ -262,7 +262,7 @@ class Connection(FrameConnection):
             for channel in self.channels.values():
                 channel.confirm()
             self.enter(CLOSING)
-            self._deadline_s = NO_LIMIT_S  # until we have answered
+            self.heartbeats.deadline_s = NO_LIMIT_S  # until we have answered
             self._end_channels(answered=True)
             if self.state == CLOSING:
                 self.pause(PAUSED_WORK)
@@ -323,7 +323,7 @@ class Connection(FrameConnection):
         self.send_close(error.reply_code, error.explanation, int(self.at_method))
         if error.reply_code == FRAME_ERROR:
             self._deaf = True
-            self._deadline_s = self.broker.now_s + LINGER_S
+            self.heartbeats.deadline_s = self.broker.now_s + LINGER_S
             return False
         return True
 
@@ -334,7 +334,7 @@ class Connection(FrameConnection):
     def send_close(self, reply_code: int, explanation: str, method_id: int) -> None:
         self.running = False
         self.enter(CLOSING)
-        self._deadline_s = self.broker.now_s + CLOSE_TIMEOUT_S
+        self.heartbeats.deadline_s = self.broker.now_s + CLOSE_TIMEOUT_S
         self._forget_gate()
         text = reply_text(reply_code, explanation)
         self.send_event(0, m.ConnectionClose(reply_code, text, method_id >> 16, method_id & 0xFFFF))

@@ -100,7 +100,7 @@ class DirectPeer(Peer):
         self.vhost_name = vhost.name
         self.vhost = vhost
         self.principal = principal
-        self._deadline_s = NO_LIMIT_S
+        self.heartbeats.deadline_s = NO_LIMIT_S
         self.state = RUNNING
         self.running = True
         self.answers: deque[Any] = deque()

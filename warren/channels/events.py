@@ -171,7 +171,7 @@ class Events(TopologyWatcher):
             "client_properties": property_terms(connection.client_properties),
             "channel_max": connection.channel_max,
             "frame_max": connection.frame_max_bytes,
-            "timeout": connection.heartbeat_s,
+            "timeout": connection.heartbeats.interval_s,
             "vhost": connection.vhost_name,
             "user": connection.user_name,
             "protocol": protocol_term(connection.protocol_shown()),

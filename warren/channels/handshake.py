@@ -273,8 +273,8 @@ class Handshake:
         connection.channel_max = method.channel_max
         connection.frame_max_bytes = method.frame_max
         connection.frame_limit_bytes = method.frame_max - FRAME_OVERHEAD_BYTES + FRAME_GRACE_BYTES
-        connection.heartbeat_s = method.heartbeat
-        connection.sent_heartbeat_s = method.heartbeat
+        connection.heartbeats.interval_s = method.heartbeat
+        connection.heartbeats.own_interval_s = method.heartbeat
         connection.enter(AWAIT_OPEN)
 
     def _open(self, method: m.ConnectionOpen) -> None:

@@ -108,28 +108,23 @@ class Peer:
         self.mechanism = ""
         self.frame_max_bytes: int = broker.limits.frame_max_bytes
         self.channel_max: int = broker.limits.channel_max
-        self.heartbeat_s: int = 0  # how often it has promised to send something; 0: never
-        self.silent_intervals: float = 2.0  # after so many of these without a word it is gone
-        self.sent_heartbeat_s: int = 0  # how often we promised to send it something; 0: never
         self.received_reads: i64 = 0  # the number of reads from the socket
         self.channels_opened: int = 0  # ever
         self.wants_blocked: bool = False
         self.told_blocked: bool = False
         self.exclusive_queues = _NO_QUEUES
         self.is_known: bool = False  # has begun to log in
-        self.is_unreachable: bool = False  # it has ended, and its peer can no longer be told anything
         self._next_states = next_states
         self._usage: Usage | None = None  # of the user, from `opened` to the end
         self._work: ConnectionJobs | None = None
         self._growth: GrowthShare | None = None  # from the first of it on
         self._gate = ReplyGate()
-        self._deadline_s: float = broker.now_s + broker.limits.handshake_timeout_s
-        self._heartbeats = Heartbeats(broker.now_s)
+        self.heartbeats = Heartbeats(broker.now_s, broker.now_s + broker.limits.handshake_timeout_s)
         self._next_sweep_s: float = 0.0
 
     def go_on_from(self, earlier: Peer) -> None:
         """Take the place of `earlier`, which has begun as another protocol. Its handshake timeout keeps running."""
-        self._deadline_s = earlier._deadline_s
+        self.heartbeats.deadline_s = earlier.heartbeats.deadline_s
 
     # --- overridden by protocols ------------------------------------------------------------------------------------
 
@@ -401,41 +396,34 @@ class Peer:
     def is_patient(self) -> bool:
         """Tell whether it need not look at the time in every tick: see `Rounds`."""
         is_due_soon = self.state != RUNNING or self.paused & PAUSED_INBOUND or self.outbox.waiting_bytes() > 0
-        return not is_due_soon and is_long(self.heartbeat_s) and is_long(self.sent_heartbeat_s)
+        heartbeats = self.heartbeats
+        return not is_due_soon and is_long(heartbeats.interval_s) and is_long(heartbeats.own_interval_s)
 
     def tick(self, now_s: float) -> None:
         """Send a heartbeat when due, give up on a silent peer, enforce deadlines."""
         if self.paused & PAUSED_INBOUND:
             self._tell_blocked()
+        heartbeats = self.heartbeats
         if self.state != RUNNING:
-            if now_s >= self._deadline_s and self.state != ENDED:
+            if now_s >= heartbeats.deadline_s and self.state != ENDED:
                 self.drop("handshake or close timed out")
             return
-        heartbeats = self._heartbeats
         timeout_s = self.broker.limits.send_timeout_s
-        silence_timeout_s = self.silent_intervals * self.heartbeat_s
-        heartbeats.tick(
-            now_s,
-            self.received_bytes,
-            self.outbox,
-            is_read=self.paused == 0,
-            silence_timeout_s=silence_timeout_s,
-            send_timeout_s=timeout_s,
-        )
+        heartbeats.tick(now_s, self.received_bytes, self.outbox, is_read=self.paused == 0, send_timeout_s=timeout_s)
         if now_s >= self._next_sweep_s:
             self._next_sweep_s = sweep(self, now_s)
         if heartbeats.is_stuck(timeout_s) and not self.origin.is_internal:
             # Heartbeats show that it lives; but it would hold its waiting bytes and unacknowledged messages for ever.
             self.give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
-        elif heartbeats.is_gone(silence_timeout_s):
-            self.give_up(f"missed heartbeats from client, timeout: {self.heartbeat_s}s")
-        elif heartbeats.is_due(self.sent_heartbeat_s):
+        elif heartbeats.is_gone():
+            self.give_up(f"missed heartbeats from client, timeout: {heartbeats.interval_s}s")
+        elif heartbeats.is_due():
             self.write_heartbeat()
 
     def give_up(self, reason: str) -> None:
         """End as if the socket were gone."""
         self.broker.note("warning", "connection.lost", {"peer": self.origin.peer, "reason": reason})
-        self.is_unreachable = True
+        self.heartbeats.is_given_up = True
         self._end_channels()
         self.end()
 

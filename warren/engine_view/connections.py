@@ -313,7 +313,7 @@ class Connections:
             len(connection.channels),
             connection.channel_max,
             connection.frame_max_bytes,
-            connection.heartbeat_s,
+            connection.heartbeats.interval_s,
             host_of(connection.origin.local),
             port_of(connection.origin.local),
             host_of(connection.origin.peer),

@@ -157,7 +157,7 @@ class MqttPeer(Peer):
         super().__init__(broker, key, origin, "MQTT", NEXT_STATES)
         self.version: int = V3_1_1
         self.channel_max = 1
-        self.silent_intervals = 1.5
+        self.heartbeats.silent_intervals = 1.5
         self.receive_max: int = RECEIVE_MAX_OLD
         self.packet_max_bytes: int = 0  # the packet size that the client takes; 0: any
         self.tells_problems: bool = False  # refusals include the reason
@@ -312,7 +312,7 @@ class MqttPeer(Peer):
         told: dict[str, object] = {
             "client_id": self._client_id,
             "version": VERSION_NAMES[self.version].replace("-", "."),
-            "keep_alive_s": self.heartbeat_s,
+            "keep_alive_s": self.heartbeats.interval_s,
             "session_expiry_s": 0 if session is None else session.expiry_s,
             "receive_maximum": self.receive_max,
             "maximum_packet_bytes": self.packet_max_bytes or None,
@@ -712,7 +712,7 @@ class MqttPeer(Peer):
         self._session = session
         self.channels[1] = session
         self.broker.churn.channels_opened += 1
-        self.heartbeat_s = connect.keep_alive_s
+        self.heartbeats.interval_s = connect.keep_alive_s
         present = False
         if connect.clean:
             session.begin_anew()
@@ -759,7 +759,7 @@ class MqttPeer(Peer):
         if answer.reason == SUCCESS:
             self._will = None  # a DISCONNECT that is refused leaves it
         self.enter(CLOSING)
-        self._deadline_s = NO_LIMIT_S  # until everything has ended
+        self.heartbeats.deadline_s = NO_LIMIT_S  # until everything has ended
         self._end_channels()
         if self.state == CLOSING:
             self.pause(PAUSED_WORK)

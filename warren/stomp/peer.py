@@ -339,8 +339,8 @@ class StompPeer(Peer):
         told: dict[str, object] = {
             "version": VERSION_NAMES[self.version],
             "session": self.session_name,
-            "heart_beat_sent_s": self.sent_heartbeat_s,
-            "heart_beat_expected_s": self.heartbeat_s,
+            "heart_beat_sent_s": self.heartbeats.own_interval_s,
+            "heart_beat_expected_s": self.heartbeats.interval_s,
             "subscriptions": 0 if session is None else len(session.subscriptions),
         }
         return {"stomp": told}
@@ -409,8 +409,8 @@ class StompPeer(Peer):
             self._failed(error)
             return
         # Neither side may be slower than agreed: their interval is rounded up, ours down.
-        self.heartbeat_s = -(-expects_ms // 1000)
-        self.sent_heartbeat_s = owes_ms // 1000
+        self.heartbeats.interval_s = -(-expects_ms // 1000)
+        self.heartbeats.own_interval_s = owes_ms // 1000
         self.session_name = "session-" + self.broker.unique_name()
         usage = self._usage
         assert usage is not None
@@ -464,7 +464,7 @@ class StompPeer(Peer):
 
     def _leave(self) -> None:
         self.enter(CLOSING)
-        self._deadline_s = NO_LIMIT_S  # until everything has ended
+        self.heartbeats.deadline_s = NO_LIMIT_S  # until everything has ended
         self._end_channels(answered=True)
         if self.state == CLOSING:
             self.pause(PAUSED_WORK)

@@ -6,7 +6,6 @@ from warren.amqp.outbox import Outbox
 from warren.channels.heartbeats import Heartbeats
 
 INTERVAL_S = 10
-SILENCE_S = 20.0
 TIMEOUT_S = 30.0
 
 
@@ -17,18 +16,12 @@ class Peer:
         self.now_s = 100.0
         self.received_bytes = 0
         self.outbox = Outbox(1, [])
-        self.heartbeats = Heartbeats(self.now_s)
+        self.heartbeats = Heartbeats(self.now_s, self.now_s)
+        self.heartbeats.interval_s = self.heartbeats.own_interval_s = INTERVAL_S
 
     def pass_time(self, seconds: float, *, is_read: bool = True) -> None:
         self.now_s += seconds
-        self.heartbeats.tick(
-            self.now_s,
-            self.received_bytes,
-            self.outbox,
-            is_read=is_read,
-            silence_timeout_s=SILENCE_S,
-            send_timeout_s=TIMEOUT_S,
-        )
+        self.heartbeats.tick(self.now_s, self.received_bytes, self.outbox, is_read=is_read, send_timeout_s=TIMEOUT_S)
 
     def send(self, size: int = 1) -> None:
         """Send it something, of which it takes `size` bytes."""
@@ -37,13 +30,13 @@ class Peer:
         self.outbox.sent(size)
 
     def is_gone(self) -> bool:
-        return self.heartbeats.is_gone(SILENCE_S)
+        return self.heartbeats.is_gone()
 
     def is_stuck(self) -> bool:
         return self.heartbeats.is_stuck(TIMEOUT_S)
 
     def is_due(self) -> bool:
-        return self.heartbeats.is_due(INTERVAL_S)
+        return self.heartbeats.is_due()
 
 
 def test_a_peer_is_gone_when_nothing_came_for_two_intervals() -> None:
@@ -58,7 +51,8 @@ def test_a_peer_is_gone_when_nothing_came_for_two_intervals() -> None:
     assert not peer.is_gone()
     peer.pass_time(0.5)
     assert peer.is_gone()
-    assert not peer.heartbeats.is_gone(0)
+    peer.heartbeats.interval_s = 0
+    assert not peer.is_gone(), "it has promised nothing"
 
 
 def test_a_peer_that_is_not_read_is_not_gone() -> None:
@@ -91,7 +85,6 @@ def test_a_heartbeat_is_due_when_nothing_was_sent_for_half_an_interval() -> None
     peer.pass_time(4.5)
     assert not peer.is_due()
     peer.pass_time(0.5)
-    assert not peer.heartbeats.is_due(0)
     assert peer.is_due()
     assert not peer.is_due(), "it was sent"
     peer.pass_time(4.5)

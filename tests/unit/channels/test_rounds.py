@@ -40,7 +40,7 @@ class Clock:
         return looked
 
     def has_looked(self, connection: Peer) -> bool:
-        return connection._heartbeats._ticked_s == self.now_s
+        return connection.heartbeats._ticked_s == self.now_s
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 101])
@@ -58,10 +58,10 @@ def test_who_is_in_a_hurry_looks_in_every_tick_until_it_is_patient() -> None:
     """(1)"""
     clock = Clock(50)
     key = clock.keys[7]
-    clock.connections[key].heartbeat_s = PATIENT_HEARTBEAT_S - 1
+    clock.connections[key].heartbeats.interval_s = PATIENT_HEARTBEAT_S - 1
     clock.rounds.hurry(key)
     assert all(key in clock.tick() for _ in range(6))
-    clock.connections[key].heartbeat_s = PATIENT_HEARTBEAT_S
+    clock.connections[key].heartbeats.interval_s = PATIENT_HEARTBEAT_S
     clock.tick()
     assert sum(key in clock.tick() for _ in range(4)) < 4
 
@@ -69,7 +69,7 @@ def test_who_is_in_a_hurry_looks_in_every_tick_until_it_is_patient() -> None:
 def test_one_that_is_not_patient_any_more_is_found_out_in_its_turn() -> None:
     """(1) Though nobody has said so."""
     clock = Clock(20)
-    clock.connections[clock.keys[7]].heartbeat_s = PATIENT_HEARTBEAT_S - 1
+    clock.connections[clock.keys[7]].heartbeats.interval_s = PATIENT_HEARTBEAT_S - 1
     for _ in range(4):
         clock.tick()
     assert all(clock.keys[7] in clock.tick() for _ in range(4))

@@ -270,7 +270,7 @@ class Reactor:
         # Last bytes: when they are with the kernel, the socket is closed.
         for connection in broker.take_ended():
             transport = self._by_key.get(connection.key)
-            if connection.is_unreachable and transport is not None:
+            if connection.heartbeats.is_given_up and transport is not None:
                 self.sockets.close(transport)
             else:
                 outboxes.append(connection.outbox)
