@@ -358,7 +358,7 @@ def test_what_comes_behind_a_purged_page_is_seen_after_a_restart() -> None:
     client.hang_up()
     broker.stop()
     broker.start()
-    assert broker.queue("q").ready.backlog(0).middle() == (0, 40), "though the last 39 are gone"
+    assert broker.queue("q").ready.backlog(0).on_disk() == (0, 40), "though the last 39 are gone"
     broker.channel().publish("", "q", b"new", delivery_mode=2)
     told: list[list[Seen]] = []
     cursor = Cursor()

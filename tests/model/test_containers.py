@@ -59,7 +59,7 @@ def test_a_backlog_in_memory_is_a_list_that_numbers_its_messages(steps: list[tup
         assert backlog.is_ready() == bool(plain)
         assert backlog.delivered_below() == (plain[0][0] if plain else given_in)
         assert (log.resident_bytes == 0) == (not plain)
-    assert len(backlog._items) <= 2 * len(plain) + 1025, "what was taken is let go"
+    assert len(backlog.head.items) <= 2 * len(plain) + 1025, "what was taken is let go"
 
 
 OUTBOX_STEPS = st.lists(

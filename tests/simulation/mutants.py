@@ -369,7 +369,7 @@ MUTANTS: Final = (
             lines("if not index.unload_candidates:"),
         ),
         (
-            "queues/fetch.py",
+            "queues/disk_reads.py",
             lines("index.page_loaded(page, page_entries(data, 0), log.void_below_lsn)", indent=16),
             lines(
                 "index.page_loaded(page, page_entries(data, 0), log.void_below_lsn)",
@@ -388,8 +388,8 @@ MUTANTS: Final = (
         "a queue waits for messages that are gone, for ever",
         (
             BACKLOG,
-            lines("self.middle_count -= 1", "if self.middle_count == 0", indent=12).rstrip(),
-            "            if False",
+            lines("middle.count -= 1", "if middle.count == 0:", "    self._void_read()"),
+            "",
         ),
     ),
     mutant(
@@ -401,9 +401,9 @@ MUTANTS: Final = (
         "expired-while-it-was-loaded",
         "a message that has expired is served all the same, after its dead letter",
         (
-            BACKLOG,
-            lines("if index.lsn_of_resident(number) == 0 or (taken is not None and taken.has(number)):", indent=12),
-            lines("if taken is not None and taken.has(number):", indent=12),
+            "queues/middle_reader.py",
+            lines("if index.lsn_of_resident(number) == 0 or middle.has_taken(number):", indent=12),
+            lines("if middle.has_taken(number):", indent=12),
         ),
     ),
     mutant(

@@ -12,20 +12,23 @@ from typing import Final
 from unittest import mock
 
 from warren.msgstore.log import batch, compaction, doomed_pages, message_log, reclamation
-from warren.queues import backlog
+from warren.queues import backlog, disk_reads, middle_reader
 
 # A gap must have room for a page, as in the broker.
 _LIMITS: Final[dict[ModuleType, dict[str, int]]] = {
     backlog: {
         "SHORT_HEAD_MESSAGES": 4,
         "GIVE_UP_MAX": 3,
+        "LOAD_BYTES_MAX": 1000,
+    },
+    middle_reader: {
         "LOAD_MESSAGES_MAX": 3,
         "LOAD_BYTES_MAX": 1000,
         "SHORT_LOAD_BYTES_MAX": 300,
         "LOAD_PAGES_MAX": 1,
-        "READ_GAP_BYTES": 64,
         "HEAD_GAP_MAX": 8,
     },
+    disk_reads: {"READ_GAP_BYTES": 64},
     batch: {"PLACES_MAX": 2, "PORTION_ROWS": 3, "FURTHER_PORTION_ROWS": 2},
     message_log: {"PAGED_BYTES_MAX": 1000, "FURTHER_ROWS": 3},
     doomed_pages: {"DOOMED_PER_JOB": 1},

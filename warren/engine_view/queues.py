@@ -127,8 +127,8 @@ def head_timestamp(queue: BaseQueue) -> int | None:
     while message is None and lane < ready.lane_count():
         backlog = ready.backlog(lane)
         # Asking the queue for its head would have it read from disk.
-        if int(backlog.resident_count) > 0:
-            message = backlog.head()
+        if backlog.head.count:
+            message = backlog.oldest()
         elif not backlog.is_empty():
             return None
         lane += 1

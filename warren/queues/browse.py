@@ -94,7 +94,7 @@ def look(queue: BaseQueue, cursor: Cursor, most: int, told: Told) -> None:
                 backlog.look_sealed(cursor.number, int(cursor.skip) + most, _SealedTold(queue, cursor, told).seen)
                 return
             continue
-        head, middle_end = backlog.middle()
+        head, middle_end = backlog.on_disk()
         if cursor.number < head:
             passes -= _look_at_memory(backlog, cursor, head, passes, most, found)
         elif cursor.number < middle_end:
@@ -168,9 +168,19 @@ def _look_at_memory(backlog: Backlog, cursor: Cursor, end: i64, passes: i64, mos
         passed += 1
         number += 1
         if message is None and number < end:
-            number = backlog.next_resident(number, end)
+            number = _next_resident(backlog, number, end)
     cursor.number = number
     return passed
+
+
+def _next_resident(backlog: Backlog, number: i64, end: i64) -> i64:
+    """Return the next number that may be in memory, `end` when it would not be before `end`."""
+    head = backlog.head
+    if head.count and number < head.first:
+        number = head.first
+    elif (head.count == 0 or number >= head.end()) and number < backlog.tail_from():
+        number = backlog.tail_from()
+    return number if number < end else end
 
 
 def _seen(backlog: Backlog, lane_bits: i64, number: i64, message: Message) -> Seen:
@@ -188,7 +198,7 @@ def _skip_on_disk(backlog: Backlog, cursor: Cursor, end: i64, passes: i64) -> i6
         passed += 1
         page_end: i64 = (number // size + 1) * size
         page = index.page(number // size)
-        is_whole = number % size == 0 and page_end <= end and not backlog.has_taken(number // size)
+        is_whole = number % size == 0 and page_end <= end and not backlog.middle.has_taken_of(number // size)
         if page is None:
             number = page_end
         elif is_whole and cursor.skip >= page.live:
@@ -197,7 +207,7 @@ def _skip_on_disk(backlog: Backlog, cursor: Cursor, end: i64, passes: i64) -> i6
         elif page.resident:
             stop: i64 = page_end if page_end < end else end
             while number < stop and cursor.skip > 0:
-                if backlog.is_surely_on_disk(number):
+                if backlog.middle.has(number):
                     cursor.skip -= 1
                 number += 1
         else:
@@ -210,7 +220,7 @@ def _look_at_disk(queue: BaseQueue, backlog: Backlog, cursor: Cursor, most: int,
     """Continue in the middle; True when a read is under way, and will be told."""
     index = backlog.index
     assert index is not None
-    numbers, cursor.number = backlog.stored_from(cursor.number, most)
+    numbers, cursor.number = backlog.middle.numbers_from(cursor.number, most)
     if not numbers:
         return False
     _DiskLook(queue, backlog, index, numbers, cursor, most, told).begin()
@@ -250,7 +260,7 @@ class _DiskLook(Fetch):
         if self.left:
             cursor.number = self.left[0]
         for number, message in zip(self.numbers, messages, strict=True):
-            waiting = message if backlog.is_on_disk(number) else backlog.find(number)
+            waiting = message if backlog.middle.may_have(number) else backlog.find(number)
             if waiting is not None:
                 if cursor.skip > 0:
                     cursor.skip -= 1

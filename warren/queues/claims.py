@@ -124,10 +124,10 @@ class ClaimBacklog(OffsetBacklog):
 
     def batch_closed(self) -> None:
         """Let claims leave memory: a closed batch has stored them."""
-        if self._tail:
+        if self.tail.items:
             self._extend_middle()
             self._batch_reaches(self.tail_from())
-        if self.middle_count:
+        if self.middle.count:
             self._offer_pages()
 
     def lacks_page(self, number: i64) -> bool:
@@ -149,15 +149,15 @@ class ClaimBacklog(OffsetBacklog):
             start = start // size * size  # everything before is gone already, so this page goes whole and unread
         count, body_bytes = self._forget_stored(index, start, end)
         self.first = end
-        self.middle_count -= count
-        self._middle_from = end
+        self.middle.count -= count
+        self.middle.start = end
         return count, body_bytes
 
     def given_up(self, count: i64, body_bytes: i64) -> None:
-        self.middle_count -= count
+        self.middle.count -= count
 
     def page_lost(self, page_number: i64, page: IndexPage) -> i64:
-        self.middle_count -= page.live
+        self.middle.count -= page.live
         return page.live
 
 
@@ -253,7 +253,7 @@ class ClaimQueue(OffsetQueue):
             if not backlog.is_ready():
                 claimed.waits = True
                 return
-            if backlog.oldest_number() >= end or not claimed.has_room(backlog.head()):
+            if backlog.oldest_number() >= end or not claimed.has_room(backlog.oldest()):
                 return
             message = ready.take_head(lane)
             place: i64 = ready.next_place

@@ -6,92 +6,34 @@
 2. When the caller is told, the index pages of all numbers asked for are resident, except damaged ones: their messages
    are missing.
 3. Places are looked up after the pages are here and read at once, so compaction cannot take a segment away in between.
-4. An index page that was loaded, changed or written again since it was asked for is not the one that was read: it is
-   looked at again.
-5. One read is bounded, whatever the size of the messages: `most_bytes`, or one message.
+   What changed during a read is looked at again (disk_reads.py (2)).
+4. One read is bounded, whatever the size of the messages: `most_bytes`, or one message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from librt.strings import read_i64_be
 from librt.vecs import append, vec
 from mypy_extensions import i64, mypyc_attr
 
-from warren.msgstore.log.jobs import LARGE_RECORD_BYTES, ReadJob, RecordsRead, WholeRecordsRead
+from warren.msgstore.log.jobs import ReadJob
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
+from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK, IndexPage, QueueIndex
 from warren.msgstore.log.records import DROPPABLE, TIME_BYTES, page_entries, record_length, time_of
 from warren.queues.deadlines import Deadlines
+from warren.queues.disk_reads import READ_BYTES_MAX, READ_GAP_BYTES, DiskReader, MessagesRead, PagesRead, Ranges
 
-# Records lying this close are read in one go, and at most this much.
-READ_GAP_BYTES: Final = 4096
-READ_BYTES_MAX: Final = 1 << 20
 # How many index pages a scan looks at in one go, and how close together times are read in one go. Messages stored in a
 # row may have entries spread over many pages.
 SCAN_PAGES: Final = 32
 SCAN_GAP_BYTES: Final = 1024
 
 
-class Ranges:
-    """Places in the log, close ones merged. Entry n is in range ``places[n]``, at ``starts[n]``; -1: in no range."""
-
-    def __init__(self, log: MessageLog, gap_bytes: i64, *, parts_large: bool = False) -> None:
-        self.ranges: list[tuple[int, int]] = []
-        self.alone: list[int] = []  # ranges that are one large record, when these must be parted from the others
-        self._parts_large: bool = parts_large
-        self.places = vec[i64]()
-        self.starts = vec[i64]()
-        self._log = log
-        self._gap_bytes: i64 = gap_bytes
-        self._start: i64 = 0
-        self._end: i64 = 0
-        self._segment_end: i64 = 0
-
-    def add(self, lsn: i64, length: i64) -> None:
-        """Add `length` bytes at `lsn`."""
-        start: i64 = self._start
-        end: i64 = self._end
-        if (
-            start <= lsn <= end + self._gap_bytes
-            and lsn < self._segment_end
-            and lsn - start < READ_BYTES_MAX
-            and not (self._parts_large and length >= LARGE_RECORD_BYTES)
-        ):
-            if lsn + length > end:
-                self._end = lsn + length
-        else:
-            self._close()
-            segment = self._log.segments.find(lsn)
-            self._segment_end = segment.base_lsn + segment.capacity
-            self._start = lsn
-            self._end = lsn + length
-            if self._parts_large and length >= LARGE_RECORD_BYTES:
-                self.alone.append(len(self.ranges))
-                self._segment_end = 0
-        self.places = append(self.places, len(self.ranges))
-        self.starts = append(self.starts, lsn - self._start)
-
-    def add_nothing(self) -> None:
-        """Count an entry without a place."""
-        self.places = append(self.places, -1)
-        self.starts = append(self.starts, 0)
-
-    def _close(self) -> None:
-        if self._end:
-            self.ranges.append((int(self._start), int(self._end - self._start)))
-
-    def taken(self) -> list[tuple[int, int]]:
-        """Return all ranges; nothing may be added afterwards."""
-        self._close()
-        return self.ranges
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)  # for tests
-class Fetch(IndexOwner):
+class Fetch(DiskReader):
     """One request. Override `fetched`. `most_bytes`: how much may come at a time, 0: all.
 
     When not all may come, ``numbers`` is only the first of the numbers asked for, and ``left`` the rest. ``loaded`` are
@@ -99,13 +41,11 @@ class Fetch(IndexOwner):
     """
 
     def __init__(self, log: MessageLog, index: QueueIndex, numbers: list[int], most_bytes: i64 = 0) -> None:
-        self.log = log
-        self.index = index
+        super().__init__(log, index)
         self.numbers = numbers
         self.left: list[int] = []
         self.loaded: list[int] = []
         self._most_bytes: i64 = most_bytes
-        self._damaged: list[IndexPage] = []
 
     def fetched(self, messages: list[Message | None]) -> None:
         """Take the messages that were asked for, in that order; None for one that is gone, or damaged and so lost."""
@@ -119,12 +59,6 @@ class Fetch(IndexOwner):
         self.left = []
         self.begin()
         return True
-
-    def page_damaged(self, page: IndexPage) -> None:
-        """Report an index page that cannot be read, and so none of its messages can. Override to count them."""
-        index = self.index
-        self.log.report_damage(index, -1, page.lsn)
-        index.lose_page(page)
 
     def message_damaged(self, number: i64, lsn: i64) -> None:
         """Report a message that cannot be read. Override for a mere look."""
@@ -142,14 +76,14 @@ class Fetch(IndexOwner):
             if page is None:
                 continue
             if not page.resident:
-                if page not in asked and page not in self._damaged:
+                if page not in asked and page not in self.damaged_pages:
                     asked.add(page)
                     pages.append(page)
                     page_numbers.append(int(number // index.page_entries))
             elif index.lsn_of(number) >= self.log.written_lsn:
                 unwritten = True
         if pages:
-            self.log.read_jobs.append(_PagesRead(self, pages, page_numbers))
+            self.log.read_jobs.append(PagesRead(self, pages, page_numbers))
         elif unwritten:
             self.log.call_when_written(self)
         else:
@@ -159,19 +93,8 @@ class Fetch(IndexOwner):
         """Continue: another batch is written."""
         self.begin()
 
-    def pages_read(self, job: _PagesRead) -> None:
-        """Take index pages that were read."""
-        index = self.index
-        log = self.log
-        for page, number, (lsn, _), data in zip(job.pages, job.numbers, job.ranges, job.data, strict=True):
-            if page.resident or page.lsn != lsn or index.deleted:
-                continue  # it was changed meanwhile
-            if log.is_page(data, page.length):
-                index.page_loaded(page, page_entries(data, 0), log.void_below_lsn)
-                self.loaded.append(number)
-            else:
-                self._damaged.append(page)
-                self.page_damaged(page)
+    def pages_read(self, job: PagesRead) -> None:
+        self.loaded += self.load_pages(job)
         self.begin()
 
     def _read_messages(self) -> None:
@@ -192,87 +115,42 @@ class Fetch(IndexOwner):
             self.fetched([None] * len(self.numbers))
             return
         found.sort()
-        ranges = Ranges(self.log, READ_GAP_BYTES, parts_large=True)
-        for place, size, _ in found:
-            ranges.add(place, size)
-        self.log.read_jobs.append(_MessagesRead(self, found, ranges))
+        job = MessagesRead(self)
+        for place, size, number in found:
+            job.add(number, place, size)
+        job.begin()
 
-    def messages_read(self, job: _MessagesRead) -> None:
-        """Take messages that were read."""
+    def messages_read(self, job: MessagesRead) -> None:
         index = self.index
-        log = self.log
         messages: dict[int, Message] = {}
-        for at, (lsn, length, number) in enumerate(job.found):
+        for at in range(len(job.numbers)):
+            number = int(job.numbers[at])
             page = index.page(number // index.page_entries)
             if page is not None and not page.resident:
                 self.begin()  # it was given up meanwhile
                 return
             if index.lsn_of_resident(number) != 0:
-                place: i64 = job.places.places[at]
-                if place in job.large:
-                    message = log.maybe_large_message(index, number, job.large[place])
-                else:
-                    message = log.maybe_message(
-                        index, number, job.data[place], job.places.starts[at], length, job.is_checked
-                    )
-                if message is None and index.lsn_of_resident(number) != lsn:
-                    self.begin()  # compaction has moved it meanwhile, and its old place is gone
-                    return
-                if message is None:
-                    self.message_damaged(number, lsn)
-                else:
+                message = job.maybe_message(at)
+                if message is not None:
                     messages[number] = message
-        if len(job.found) < len(self.numbers) and self._is_more_stored(job):
+                elif job.was_moved(at):
+                    self.begin()
+                    return
+                else:
+                    self.message_damaged(number, job.lsns[at])
+        if len(job.numbers) < len(self.numbers) and self._is_more_stored(job):
             self.begin()
             return
         self.fetched([messages.get(number) for number in self.numbers])
 
-    def _is_more_stored(self, job: _MessagesRead) -> bool:
+    def _is_more_stored(self, job: MessagesRead) -> bool:
         """Tell whether a message that was in the open batch when the others were asked for is on disk now."""
-        read = {number for _, _, number in job.found}
+        read = {int(job.numbers[at]) for at in range(len(job.numbers))}
         return any(number not in read and self.index.lsn_of_resident(number) != 0 for number in self.numbers)
 
 
-class _PagesRead(WholeRecordsRead):
-    def __init__(self, fetch: Fetch, pages: list[IndexPage], numbers: list[int]) -> None:
-        super().__init__([(int(page.lsn), int(page.length)) for page in pages])
-        self.fetch = fetch
-        self.pages = pages
-        self.numbers = numbers
-
-    def subject(self) -> tuple[str, str]:
-        return self.fetch.index.vhost, self.fetch.index.name
-
-    def finished(self) -> None:
-        self.fetch.pages_read(self)
-
-
-class _MessagesRead(RecordsRead):
-    """`found`: LSN, length and number of each message, as they stand in the ranges."""
-
-    def __init__(self, fetch: Fetch, found: list[tuple[int, int, int]], places: Ranges) -> None:
-        super().__init__(places.taken(), places.alone, fetch.log.checksum)
-        self.fetch = fetch
-        self.found = found
-        self.places = places
-
-    def damaged(self, checksum: Callable[[bytes, int], int]) -> list[int]:
-        places = self.places
-        return [
-            lsn
-            for at, (lsn, length, _) in enumerate(self.found)
-            if self.is_damaged(int(places.places[at]), int(places.starts[at]), length)
-        ]
-
-    def subject(self) -> tuple[str, str]:
-        return self.fetch.index.vhost, self.fetch.index.name
-
-    def finished(self) -> None:
-        self.fetch.messages_read(self)
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)  # for tests
-class TimeScan(IndexOwner):
+class TimeScan(DiskReader):
     """Reads the times of all stored messages of an index, or of those that have a time to live of their own.
 
     After a restart: a few pages at a time and one read under way, so that a long queue is served meanwhile. Messages
@@ -284,8 +162,7 @@ class TimeScan(IndexOwner):
     """
 
     def __init__(self, log: MessageLog, index: QueueIndex, wanted_flag: i64, *, whole: bool) -> None:
-        self.log = log
-        self.index = index
+        super().__init__(log, index)
         self._wanted_flag: i64 = wanted_flag
         self._whole: bool = whole
         self._end: i64 = index.next_number
@@ -351,7 +228,7 @@ class TimeScan(IndexOwner):
                 absent.append(page)
                 numbers.append(int(page_number))
         if absent:
-            self.log.read_jobs.append(_ScanPages(self, absent, numbers))
+            self.log.read_jobs.append(PagesRead(self, absent, numbers))
             return False
         if looked:
             return True
@@ -378,7 +255,7 @@ class TimeScan(IndexOwner):
         """Continue: messages that were being moved are in their new places."""
         self.go_on()
 
-    def pages_read(self, job: _ScanPages) -> None:
+    def pages_read(self, job: PagesRead) -> None:
         """Look at pages that were read. They are not kept."""
         index = self.index
         if index.deleted:
@@ -502,25 +379,12 @@ class TimeScan(IndexOwner):
         return True
 
 
-class _ScanPages(WholeRecordsRead):
-    def __init__(self, scan: TimeScan, pages: list[IndexPage], numbers: list[int]) -> None:
-        super().__init__([(int(page.lsn), int(page.length)) for page in pages])
-        self.scan = scan
-        self.pages = pages
-        self.numbers = numbers
-
-    def subject(self) -> tuple[str, str]:
-        return self.scan.index.vhost, self.scan.index.name
-
-    def finished(self) -> None:
-        self.scan.pages_read(self)
-
-
 class _ScanTimes(ReadJob):
     """The places of the scan's noted entries from `first` to `end`."""
 
     def __init__(self, scan: TimeScan, first: i64, end: i64, places: Ranges) -> None:
-        super().__init__(places.taken())
+        places.close()
+        super().__init__(places.ranges)
         self.scan = scan
         self.first: i64 = first
         self.end: i64 = end

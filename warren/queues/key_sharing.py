@@ -158,7 +158,7 @@ class KeyShared(Dispatch):
                 return  # `Queue._loaded` will continue
             if queue.is_restrained():
                 return
-            text = keys.text_of(backlog.head())
+            text = keys.text_of(backlog.oldest())
             key = keys.maybe_key(text)
             consumer = queue.pick() if key is None else _maybe_next(key)
             if consumer is not None:
@@ -180,7 +180,7 @@ class KeyShared(Dispatch):
             self._set_aside(key)
 
     def _key_of_head(self) -> SharedKey | None:
-        return self.keys.maybe_key(self.keys.text_of(self._backlog.head()))
+        return self.keys.maybe_key(self.keys.text_of(self._backlog.oldest()))
 
     def _set_aside(self, key: SharedKey) -> None:
         """Set the head of the backlog aside, which is in memory."""

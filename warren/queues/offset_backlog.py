@@ -42,12 +42,8 @@ class OffsetBacklog(Backlog):
         """Add a message at the end and return its offset."""
         number: i64 = self.next_number
         self.next_number = number + 1
-        cost: i64 = message.memory_bytes
-        self.log.resident_bytes += cost
-        self.bodies_in_memory += message.body_bytes
-        self._tail.append(message)
-        self._tail_count += 1
-        self._tail_bytes += cost
+        self.log.resident_bytes += message.memory_bytes
+        self.tail.append(message, number)
         return number
 
     def is_ready(self) -> bool:
@@ -67,14 +63,10 @@ class OffsetBacklog(Backlog):
         """Return the offset of the oldest message, or of the next to come."""
         raise AssertionError("overridden")
 
-    def tail_from(self) -> i64:
-        """Return the offset from which on messages are in memory."""
-        return self.next_number - len(self._tail)
-
     def messages(self, first: i64, end: i64) -> list[Message | None]:
         """Return those with offsets from `first` up to `end`, which are in the tail."""
         start: i64 = self.tail_from()
-        return self._tail[first - start : end - start]
+        return self.tail.items[first - start : end - start]
 
     def synced_to(self) -> i64:
         """Return the offset below which everything is synced."""

@@ -91,7 +91,7 @@ class ReadyMessages:
     def call_when_loaded(self, on_loaded: Callable[[int, int], None]) -> None:
         """Have `on_loaded` told when messages were read from disk, and how many were lost. `make_lanes` comes later."""
         self._on_loaded = on_loaded
-        self._backlog.call_when_loaded(on_loaded)
+        self._backlog.on_loaded = on_loaded
 
     def return_to(self, returned: ReturnedMessages) -> None:
         """Use `returned` for messages that come back to an empty queue."""
@@ -198,7 +198,7 @@ class ReadyMessages:
         if index is not None:
             self._log.batch.settle(index, message, place & NUMBER_MASK)
             if self._takes_ahead:
-                self.backlog(place >> LANE_SHIFT).settled(place & NUMBER_MASK)
+                self.backlog(place >> LANE_SHIFT).middle.settled(place & NUMBER_MASK)
 
     def replace(self, message: Message, place: i64) -> None:
         """Have the log forget the message at `place`; another one waits for the answer in its stead."""
@@ -220,10 +220,9 @@ class ReadyMessages:
         if self.store_id == 0:
             self.store_id = self._log.new_queue_id()
         index = self._log.new_index(self.store_id, self._vhost_name, self._queue_name, 0, not self._durable)
-        index.owner = self._backlog
         self.in_log = True
         self._index = index
-        self._backlog.index = index
+        self._backlog.begin_storing(index)
         return index
 
     def new_lane_index(self, lane: i64) -> QueueIndex:
@@ -239,9 +238,8 @@ class ReadyMessages:
         index = backlog.index
         if index is None:
             index = self.new_lane_index(lane)
-            index.owner = backlog
             self.in_log = True
-            backlog.index = index
+            backlog.begin_storing(index)
         return index
 
     def restore(self, index: QueueIndex, clean: bool) -> None:
@@ -357,7 +355,7 @@ class ReadyMessages:
             returned = self._returned
             return returned.first() if returned is not None and returned.count() > 0 else None
         backlog = self.backlog(lane)
-        return backlog.head() if backlog.is_ready() else None
+        return backlog.oldest() if backlog.is_ready() else None
 
     def take_head(self, lane: i64) -> Message:
         """Take out the message that `maybe_head` has returned; place and flag as after `take_next`."""
@@ -386,7 +384,7 @@ class ReadyMessages:
     def is_on_disk(self, place: i64) -> bool:
         """Tell whether a message at `place` waits on disk only, as far as that is known in memory."""
         backlog = self.backlog(place >> LANE_SHIFT)
-        return backlog.find(place & NUMBER_MASK) is None and backlog.is_on_disk(place & NUMBER_MASK)
+        return backlog.find(place & NUMBER_MASK) is None and backlog.middle.may_have(place & NUMBER_MASK)
 
     def maybe_waiting(self, place: i64) -> Message | None:
         """Return the message at `place` if it waits in memory, wherever it stands."""
@@ -400,7 +398,7 @@ class ReadyMessages:
         """Tell whether a message may wait at `place`, except for returned ones: see `returned_places`."""
         backlog = self.backlog(place >> LANE_SHIFT)
         number: i64 = place & NUMBER_MASK
-        return backlog.find(number) is not None or backlog.is_on_disk(number)
+        return backlog.find(number) is not None or backlog.middle.may_have(number)
 
     def returned_places(self) -> set[int]:
         """Return the places of all returned messages."""
@@ -476,7 +474,7 @@ class ReadyMessages:
         """Free the places between messages that wait far apart, as those do that no consumer takes."""
         for lane in [0] if self._lanes is None else self._used:
             backlog = self.backlog(lane)
-            if backlog.is_sparse() and not backlog.thin_out():
+            if not backlog.thin_out():
                 if lane == 0 and self._index is None:
                     self._begin_storing()
                 elif lane > 0:
@@ -527,7 +525,7 @@ class ReadyMessages:
 
     def paged_out_count(self) -> int:
         """Return how many are on disk only."""
-        return sum([int(backlog.middle_count) + backlog.sealed_count() for backlog in self._backlogs()])
+        return sum([int(backlog.middle.count) + backlog.sealed_count() for backlog in self._backlogs()])
 
     def paged_out_bytes(self) -> int:
         """Return the bodies of those that are on disk only."""
@@ -539,7 +537,7 @@ class ReadyMessages:
     def _bodies_in_memory(self) -> int:
         returned = self._returned
         returned_bytes: i64 = 0 if returned is None else returned.body_bytes
-        return int(returned_bytes) + sum([int(backlog.bodies_in_memory) for backlog in self._backlogs()])
+        return int(returned_bytes) + sum([backlog.body_bytes() for backlog in self._backlogs()])
 
     def persistent(self) -> tuple[int, int]:
         """Return how many messages a restart keeps, ready or unacked, and their bodies: those that are stored."""
@@ -574,7 +572,7 @@ class ReadyMessages:
         backlogs = self._backlogs()
         for backlog in backlogs:
             backlog.check_invariants()
-        middle = sum(int(backlog.middle_count) + backlog.sealed_count() for backlog in backlogs)
+        middle = sum(int(backlog.middle.count) + backlog.sealed_count() for backlog in backlogs)
         assert self.count == len(resident) + middle
         assert self._bodies_in_memory() == sum(int(message.body_bytes) for message in resident)
         if middle == 0:

@@ -324,9 +324,9 @@ class Selective(Dispatch):
         if window is not None and window.has(lane, number):
             backlog = self._ready.backlog(lane)
             message = window.maybe_message(number)
-            if message is not None and backlog.is_surely_on_disk(number):
+            if message is not None and backlog.middle.has(number):
                 return message
-            if message is None or not backlog.is_on_disk(number):
+            if message is None or not backlog.middle.may_have(number):
                 search.pass_to(lane, window.behind(number))
                 return None
             self._drop_window()  # its index page is no longer in memory
@@ -365,7 +365,7 @@ class Selective(Dispatch):
         backlog = self._ready.backlog(lane)
         index = backlog.index
         assert index is not None
-        numbers, end = backlog.stored_from(number, WINDOW_MESSAGES)
+        numbers, end = backlog.middle.numbers_from(number, WINDOW_MESSAGES)
         if not numbers:
             search.pass_to(lane, end)
             self._go_on()

@@ -1,6 +1,6 @@
 """Messages that were taken out of a backlog out of turn, and are out for acknowledgement: the index does not tell.
 
-Until it is settled, such a message has an entry in the index like a waiting one (``backlog.py`` (7)).
+Until it is settled, such a message has an entry in the index like a waiting one (``middle.py`` (2)).
 """
 
 from __future__ import annotations

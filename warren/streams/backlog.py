@@ -64,7 +64,7 @@ class StreamBacklog(OffsetBacklog):
         self.sealed(end)
         if self.next_number < end:
             self.next_number = end
-            self._middle_to = end
+            self.middle.end = end
             self._all_is_synced()
         self._middle_begins_at(end)
         self._restore_stale(index)
@@ -75,8 +75,8 @@ class StreamBacklog(OffsetBacklog):
         end: i64 = table.end
         self.next_number = end
         self._all_is_synced()
-        self._middle_from = end
-        self._middle_to = end
+        self.middle.start = end
+        self.middle.end = end
 
     def first_number(self) -> i64:
         table = self.sealer.table
@@ -84,8 +84,8 @@ class StreamBacklog(OffsetBacklog):
 
     def first_unsealed(self) -> i64:
         """Return the oldest offset that is not sealed, or the next to come."""
-        if self.middle_count:
-            return self._middle_from
+        if self.middle.count:
+            return self.middle.start
         tail: i64 = self.tail_from()
         return tail if tail > self.sealer.table.end else self.sealer.table.end
 
@@ -183,15 +183,15 @@ class StreamBacklog(OffsetBacklog):
             self._middle_begins_at(self.sealer.table.end)
 
     def _middle_begins_at(self, end: i64) -> None:
-        if self._middle_from < end:
-            self._middle_from = end
+        if self.middle.start < end:
+            self.middle.start = end
         index = self.index
-        self.middle_count = 0
-        if index is not None and self._middle_to > self._middle_from:
+        self.middle.count = 0
+        if index is not None and self.middle.end > self.middle.start:
             # All entries of the index, except those of messages in the tail.
             tail: i64 = max(self.tail_from(), self.sealer.table.end)
             live: i64 = index.live_count - max(self._stored_to - tail, 0) - self._stale_count
-            self.middle_count = max(live, 0)
+            self.middle.count = max(live, 0)
 
     def sealed_count(self) -> int:
         """Return how many messages are sealed and no longer in memory."""
@@ -210,12 +210,12 @@ class StreamBacklog(OffsetBacklog):
         if log.resident_bytes > log.memory_bytes or log.under_pressure:
             most = SHORT_TAIL_MESSAGES
             most_bytes = SHORT_TAIL_BYTES
-        if self._tail_count > 2 * most or self._tail_bytes + self._stamped_bytes > 2 * most_bytes:
+        if self.tail.count > 2 * most or self.tail.memory_bytes + self._stamped_bytes > 2 * most_bytes:
             self._shorten_tail(index, most, most_bytes)
         stream = self.stream
         if stream is not None:
             self._seal(stream)
-        if self.middle_count and (stream is None or most == SHORT_TAIL_MESSAGES or self.middle_count > OFFERED_FROM):
+        if self.middle.count and (stream is None or most == SHORT_TAIL_MESSAGES or self.middle.count > OFFERED_FROM):
             self._offer_pages()
 
     def _seal(self, stream: Stream) -> None:
@@ -245,14 +245,13 @@ class StreamBacklog(OffsetBacklog):
             stop = self.sealer.next
         left_bytes: i64 = 0
         stamped_bytes: i64 = 0
-        count: i64 = self._tail_count
-        for message in self._tail:
-            kept_bytes: i64 = self._tail_bytes + self._stamped_bytes - left_bytes - stamped_bytes
+        count: i64 = self.tail.count
+        for message in self.tail.items:
+            kept_bytes: i64 = self.tail.memory_bytes + self._stamped_bytes - left_bytes - stamped_bytes
             if number >= stop or (count <= most and kept_bytes <= most_bytes):
                 break
             assert message is not None
             left_bytes += message.memory_bytes
-            self.bodies_in_memory -= message.body_bytes
             if number - first < len(self._stamped):
                 made = self._stamped[number - first]
                 if made is not None:
@@ -261,38 +260,28 @@ class StreamBacklog(OffsetBacklog):
             number += 1
         if number == first:
             return
-        if self.middle_count == 0:
-            self._middle_from = first
-            self._candidates_to = first // index.page_entries
-        self._middle_to = number
-        del self._tail[: number - first]
-        del self._stamped[: number - first]
+        if self.middle.count == 0:
+            self.middle.begin(first, number, first // index.page_entries)
+        self.middle.end = number
+        self._cut_tail(number - first)
         self._middle_begins_at(self.sealer.table.end)
-        self._tail_count = count
-        self._tail_bytes -= left_bytes
-        self._stamped_bytes -= stamped_bytes
-        self.log.resident_bytes -= left_bytes + stamped_bytes
 
     def removed_below(self, first: i64) -> None:
         """Forget sealed messages before offset `first`, which retention has removed; some may also be in the tail."""
         start: i64 = self.tail_from()
         if first <= start:
             return
-        left_bytes: i64 = 0
-        for message in self._tail[: first - start]:
-            assert message is not None
-            left_bytes += message.memory_bytes
-            self.bodies_in_memory -= message.body_bytes
+        self._cut_tail(first - start)
+
+    def _cut_tail(self, places: i64) -> None:
+        """Have the oldest messages leave memory."""
         stamped_bytes: i64 = 0
-        for made in self._stamped[: first - start]:
+        for made in self._stamped[:places]:
             if made is not None:
                 stamped_bytes += made.memory_bytes
-        del self._tail[: first - start]
-        del self._stamped[: first - start]
-        self._tail_count -= first - start
-        self._tail_bytes -= left_bytes
+        del self._stamped[:places]
         self._stamped_bytes -= stamped_bytes
-        self.log.resident_bytes -= left_bytes + stamped_bytes
+        self.log.resident_bytes -= self.tail.cut_beginning(places).memory_bytes + stamped_bytes
 
     def stamped(self, offset: i64, message: Message) -> Message:
         """Return `message`, which is in the tail, with its offset among its headers: made once for all consumers."""
@@ -347,30 +336,30 @@ class StreamBacklog(OffsetBacklog):
     def droppable_to(self) -> i64:
         """Return the offset up to which the oldest page of the log reaches if it may go; 0 when none may."""
         index = self.index
-        if self.middle_count == 0 or index is None or self.sealer.table.segments or self.sealer.is_busy():
+        if self.middle.count == 0 or index is None or self.sealer.table.segments or self.sealer.is_busy():
             return 0
-        end: i64 = (self._middle_from // index.page_entries + 1) * index.page_entries
-        return end if end <= self._middle_to and end < self.next_number else i64(0)
+        end: i64 = (self.middle.start // index.page_entries + 1) * index.page_entries
+        return end if end <= self.middle.end and end < self.next_number else i64(0)
 
     def oldest_page_bytes(self) -> i64:
         """Return how many bytes the bodies of the oldest page have."""
         index = self.index
         assert index is not None
-        page = index.page(self._middle_from // index.page_entries)
+        page = index.page(self.middle.start // index.page_entries)
         return i64(0) if page is None else body_bytes_of(page)
 
     def drop_to(self, end: i64) -> tuple[int, int]:
         """Forget messages before offset `end`, where a page of the middle ends; return how many, and their bytes."""
         index = self.index
         assert index is not None
-        count, body_bytes = self._forget_stored(index, self._middle_from, end)
+        count, body_bytes = self._forget_stored(index, self.middle.start, end)
         # Pages that are lost have nothing to be forgotten.
-        while end < self._middle_to and index.page(end // index.page_entries) is None:
+        while end < self.middle.end and index.page(end // index.page_entries) is None:
             end += index.page_entries
         self._middle_begins_at(end)
         self.sealer.dropped(end)
-        if self._candidates_to < end // index.page_entries:
-            self._candidates_to = end // index.page_entries
+        if self.middle.offered_to < end // index.page_entries:
+            self.middle.offered_to = end // index.page_entries
         return count, body_bytes
 
     def page_lost(self, page_number: i64, page: IndexPage) -> i64:

@@ -694,7 +694,7 @@ class Stream(OffsetQueue):
                 break
             offset += 1
         index = messages.index
-        if offset > messages.tail_from() or messages.middle_count == 0 or index is None:
+        if offset > messages.tail_from() or messages.middle.count == 0 or index is None:
             told(int(offset))
         else:
             TimeSearch(self, index, time_ms, messages.first_unsealed(), offset, told).go_on()

@@ -33,7 +33,7 @@ def waiting_messages(queue: BaseQueue, files: FileSystem) -> list[QueuedMessage]
 
 def _on_disk(backlog: Backlog, files: FileSystem) -> Iterator[tuple[int, Message]]:
     index = backlog.index
-    if index is None or backlog.middle_count == 0:
+    if index is None or backlog.middle.count == 0:
         return
     log = backlog.log
     size = int(index.page_entries)
@@ -44,7 +44,7 @@ def _on_disk(backlog: Backlog, files: FileSystem) -> Iterator[tuple[int, Message
         entries = list(page.entries if page.resident else page_entries(_read(backlog, files, page.lsn, page.length), 0))
         for offset in range(0, len(entries), 2):
             number = page_number * size + offset // 2
-            if entries[offset] == 0 or not backlog.is_on_disk(number):
+            if entries[offset] == 0 or not backlog.middle.may_have(number):
                 continue
             lsn, length = entries[offset] & LSN_MASK, entries[offset + 1] >> LENGTH_SHIFT
             message = log.maybe_message(index, number, _read(backlog, files, lsn, length), 0, length, False)

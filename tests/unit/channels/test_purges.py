@@ -102,8 +102,7 @@ def test_what_was_taken_out_of_turn_is_not_purged() -> None:
     disk = MemoryDisk(log)
     backlog = Backlog(log, lambda lost, lost_bytes: None)
     index = log.new_index(log.new_queue_id(), "/", "q", 0, False)
-    index.owner = backlog
-    backlog.index = index
+    backlog.begin_storing(index)
     in_batch = 90
     for number in range(100):
         message = build_message(Envelope("", "q"), b"\0\0", BODY, 0, True)

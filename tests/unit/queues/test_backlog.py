@@ -65,7 +65,7 @@ def test_a_place_that_is_passed_over_does_not_move_those_before_it() -> None:
     client = harness.channel()
     ready = harness.queue("q").ready
     backlog = ready.backlog(0)
-    assert backlog.middle_count > 0, "nothing is on disk only"
+    assert backlog.middle.count > 0, "nothing is on disk only"
     harness.hold_commits = True
     client.feed(publish_frames("", "q", b"tail", properties={"delivery_mode": 2}))
     place = int(backlog.next_number) - 1

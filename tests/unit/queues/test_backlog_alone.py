@@ -24,8 +24,7 @@ class Waiting:
         self.store = StoredLog()
         self.backlog = Backlog(self.store.log, self._loaded)
         self.index = self.store.index(QUEUE_ID)
-        self.index.owner = self.backlog
-        self.backlog.index = self.index
+        self.backlog.begin_storing(self.index)
         self.bodies: dict[int, bytes] = {}
         self.out: dict[int, Message] = {}
         self.lost = 0
@@ -68,7 +67,7 @@ class Waiting:
         """Settle what was taken out of turn."""
         for number, message in self.out.items():
             self.log.batch.settle(self.index, message, number)
-            self.backlog.settled(number)
+            self.backlog.middle.settled(number)
         self.out.clear()
 
     def pop(self) -> int | None:
@@ -78,7 +77,7 @@ class Waiting:
         while not self.backlog.is_ready():
             assert self.log.read_jobs, "it waits for nothing"
             self.store.rest()
-        assert self.backlog.head().body() == self.bodies[min(self.bodies)]
+        assert self.backlog.oldest().body() == self.bodies[min(self.bodies)]
         message = self.backlog.pop()
         number = int(self.backlog.popped_number)
         assert number == min(self.bodies)
@@ -90,7 +89,7 @@ class Waiting:
         """Take a message out of turn, if it can be found now. It is not answered yet."""
         found = self.backlog.find(number)
         if found is None:
-            if not self.backlog.is_surely_on_disk(number):
+            if not self.backlog.middle.has(number):
                 return False
             found = self._on_disk(number)
         assert self.backlog.take(number)
@@ -115,7 +114,7 @@ class Waiting:
         backlog.check_invariants()
         assert backlog.is_empty() == (not self.bodies)
         assert {number: message.body() for number, message in backlog.residents()}.items() <= self.bodies.items()
-        assert len(backlog.residents()) + backlog.middle_count == len(self.bodies)
+        assert len(backlog.residents()) + backlog.middle.count == len(self.bodies)
         assert backlog.oldest_number() <= min(self.bodies, default=int(backlog.next_number))
 
     def drain(self) -> None:
@@ -128,7 +127,7 @@ class Waiting:
 def test_a_short_backlog_is_in_memory_and_nothing_is_read() -> None:
     waiting = Waiting()
     waiting.fill(MANY)
-    assert (waiting.backlog.resident_count, waiting.backlog.middle_count) == (MANY, 0)
+    assert (waiting.backlog.head.count, waiting.backlog.middle.count) == (MANY, 0)
     assert waiting.log.resident_bytes == waiting.backlog.memory_bytes() > 0
     waiting.drain()
     assert not waiting.log.read_jobs and waiting.log.resident_bytes == 0
@@ -139,8 +138,8 @@ def test_while_memory_is_short_the_beginning_stays_and_the_rest_is_on_disk_only(
     waiting.fill(MANY)
     waiting.page_out()
     assert [number for number, _ in waiting.backlog.residents()] == list(range(SHORT_HEAD_MESSAGES))
-    assert waiting.backlog.middle() == (SHORT_HEAD_MESSAGES, MANY)
-    assert waiting.backlog.is_on_disk(MANY - 1) and not waiting.backlog.is_on_disk(0)
+    assert waiting.backlog.on_disk() == (SHORT_HEAD_MESSAGES, MANY)
+    assert waiting.backlog.middle.may_have(MANY - 1) and not waiting.backlog.middle.may_have(0)
     waiting.check()
     waiting.drain()
 
@@ -152,8 +151,8 @@ def test_transient_messages_go_to_disk_only_while_memory_is_short(short: bool) -
     assert waiting.index.live_count == 0
     if short:
         waiting.page_out()
-    assert (waiting.backlog.middle_count > 0) == short
-    assert int(waiting.index.live_count) == waiting.backlog.middle_count
+    assert (waiting.backlog.middle.count > 0) == short
+    assert int(waiting.index.live_count) == waiting.backlog.middle.count
     waiting.drain()
 
 
@@ -190,7 +189,7 @@ def test_a_message_that_is_taken_while_it_is_read_comes_once() -> None:
     waiting.fill(MANY)
     waiting.page_out()
     number = SHORT_HEAD_MESSAGES + 5
-    while not (waiting.log.read_jobs and waiting.backlog.is_surely_on_disk(number)):
+    while not (waiting.log.read_jobs and waiting.backlog.middle.has(number)):
         if waiting.log.read_jobs:
             waiting.store.disk.run()  # pages of the index come first
         else:
@@ -199,6 +198,21 @@ def test_a_message_that_is_taken_while_it_is_read_comes_once() -> None:
     waiting.store.rest()
     waiting.check()
     waiting.drain()
+
+
+def test_a_message_has_its_number_after_everything_before_was_given_up_and_taken() -> None:
+    waiting = Waiting()
+    waiting.fill(MANY)
+    for number in range(1, SHORT_HEAD_MESSAGES + 10):
+        assert waiting.take(number)
+    assert waiting.pop() == 0  # now the head begins with more places without a message than stay in memory
+    waiting.short_of_memory()
+    waiting.backlog.batch_closed()
+    for number in sorted(waiting.bodies):
+        assert waiting.take(number)
+    waiting.short_of_memory(False)
+    waiting.fill(3)
+    assert [waiting.pop() for _ in range(3)] == [MANY, MANY + 1, MANY + 2]
 
 
 def test_a_message_that_is_taken_out_of_turn_makes_those_before_it_suspect() -> None:

@@ -10,7 +10,8 @@ from warren.msgstore.log.jobs import Errand
 from warren.msgstore.log.queue_index import LSN_MASK, QueueIndex
 from warren.queues import browse
 from warren.queues.browse import Cursor, Seen, look, settle_seen, still_waits
-from warren.queues.fetch import _MessagesRead
+from warren.queues.disk_reads import MessagesRead
+from warren.queues.fetch import Fetch
 from warren.queues.key_sharing import KeyShared
 
 PAGE = 256
@@ -42,8 +43,8 @@ class Long:
         return self.bodies[first : first + ROUND]
 
     def _count(self, read: Errand) -> None:
-        if isinstance(read, _MessagesRead):
-            self.messages_read += len(read.found)
+        if isinstance(read, MessagesRead) and isinstance(read.reader, Fetch):
+            self.messages_read += len(read.numbers)
         self._loaded(read)
 
     @property
@@ -118,8 +119,8 @@ def test_one_look_reads_no_more_than_its_limit_and_at_least_one_message(monkeypa
     loaded = long.harness.store.loaded
 
     def count(read: Errand) -> None:
-        if isinstance(read, _MessagesRead):
-            sizes.append(sum(length for _, length, _ in read.found))
+        if isinstance(read, MessagesRead) and isinstance(read.reader, Fetch):
+            sizes.append(sum(int(read.lengths[at]) for at in range(len(read.lengths))))
         loaded(read)
 
     long.harness.store.loaded = count  # type: ignore[method-assign]
@@ -237,12 +238,12 @@ def test_a_queue_that_is_emptied_while_it_is_read_tells_nothing_more(ends: str) 
 
 def test_what_is_delivered_while_it_is_read_is_not_told() -> None:
     long = Long(6 * PAGE)
-    head = long.queue.ready.backlog(0).middle()[0]
+    head = long.queue.ready.backlog(0).on_disk()[0]
     slow: list[Errand] = []
     loaded = long.harness.store.loaded
 
     def be_slow(read: Errand) -> None:
-        if isinstance(read, _MessagesRead):
+        if isinstance(read, MessagesRead) and isinstance(read.reader, Fetch):
             slow.append(read)
         else:
             loaded(read)

@@ -15,7 +15,8 @@ from warren.amqp.field_table import Table, Timestamp, decode_table, encode_table
 from warren.msgstore.log.jobs import Errand
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.browse import Cursor, Seen, look
-from warren.queues.fetch import Fetch, _MessagesRead
+from warren.queues.disk_reads import MessagesRead
+from warren.queues.fetch import Fetch
 from warren.queues.timers import NEVER
 from warren.streams.backlog import SHORT_TAIL_MESSAGES
 from warren.streams.consumer import AT_TIME, Start
@@ -77,7 +78,7 @@ class Long:
 
     def _count(self, read: Errand) -> None:
         self.reads += 1
-        if isinstance(read, _MessagesRead) and isinstance(read.fetch, ChunkRead):
+        if isinstance(read, MessagesRead) and isinstance(read.reader, ChunkRead):
             self.chunk_reads += 1
         self._loaded(read)
 

@@ -226,18 +226,18 @@ def test_counts_are_right_when_an_index_page_is_damaged_that_is_half_sealed() ->
     s.seal_once(20)
     page = index.page(1)
     assert page is not None and not page.resident, "the chunk ends within the second page, which is not in memory"
-    assert (s.table.end, messages.middle_count, s.live) == (20, 80, 84)
+    assert (s.table.end, messages.middle.count, s.live) == (20, 80, 84)
     lsn = int(page.lsn)
     segment = s.log.segments.find(lsn)
     s.fs.flip_bit(f"log/{int(segment.number):010d}", lsn - int(segment.base_lsn) + 40, 1)
     left = [*range(20), *range(32, 100)]
     assert s.read() == left
-    assert (s.stream.ready_count, messages.middle_count) == (88, 68)
+    assert (s.stream.ready_count, messages.middle.count) == (88, 68)
     assert abs(int(s.stream.ready_bytes) - sum(len(s.bodies[offset]) for offset in left)) < 5
     s.log.seal_messages = 20
     s.seal()
     assert s.read() == left
-    assert s.table.count + messages.middle_count == 88
+    assert s.table.count + messages.middle.count == 88
 
 
 def test_a_group_whose_requeued_message_is_gone_gets_what_comes_behind_it_as_it_is() -> None:

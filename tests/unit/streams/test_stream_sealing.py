@@ -233,7 +233,7 @@ def test_chunks_that_end_within_one_absent_page_leave_what_is_behind_them() -> N
         s.page_out()
         s.seal_once(count)
         left -= count
-        assert s.stream.messages.middle_count == left
+        assert s.stream.messages.middle.count == left
         assert s.stream.ready_count == 60
         assert s.read(60 - left - 1) == list(range(60 - left - 1, 60))
     s.check()
@@ -254,10 +254,10 @@ def test_a_chunk_behind_one_that_ended_within_an_absent_page_leaves_what_is_behi
     s.seal()
     assert s.stream.messages.sealer.next == 3 * PAGE
     s.release(held)
-    assert (s.table.end, s.stream.messages.middle_count) == (PAGE + 4, 2 * PAGE)
+    assert (s.table.end, s.stream.messages.middle.count) == (PAGE + 4, 2 * PAGE)
     assert s.absent_pages() >= 2, "the one in which the first chunk ends, too"
     s.release(held)
-    assert (s.table.end, s.stream.messages.middle_count) == (3 * PAGE, 4)
+    assert (s.table.end, s.stream.messages.middle.count) == (3 * PAGE, 4)
     s.publish(2 * PAGE)
     s.release(held)
     s.check()
@@ -331,7 +331,7 @@ def test_while_memory_is_short_nothing_is_gathered_ahead_and_chunks_are_read_bac
         s.publish(CHUNK, size=size)
         assert s.stream.messages.memory_bytes() < 200_000
     assert s.table.end in (300, 400)
-    assert s.jobs["_MessagesRead"] > 0
+    assert s.jobs["MessagesRead"] > 0
     s.check()
     s.check_memory()
 
