@@ -23,21 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from warren.spark_bridge import commands as bridge
-from warren.spark_bridge.commands import (
-    Cacert,
-    Config,
-    Connect,
-    ExitCode,
-    Insecure,
-    Json,
-    Password,
-    PasswordFile,
-    Profile,
-    Timeout,
-    Url,
-    Username,
-    Vhost,
-)
+from warren.spark_bridge.commands import Connect, ExitCode, Json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,6 +62,7 @@ def main(arguments: Sequence[str], connect: Connect) -> int:
     return bridge.main("lake", arguments, connect, lake, INSTALL, examples=EXAMPLES)
 
 
+@bridge.asks_broker
 def lake(
     stream: Annotated[str | None, typer.Option(metavar="NAME", help="A stream or super stream to follow")] = None,
     queue: Annotated[str | None, typer.Option(metavar="NAME", help="A queue to drain: its messages leave it")] = None,
@@ -132,16 +119,6 @@ def lake(
     once: Annotated[bool, typer.Option("--once", help="Take what is there now, and end")] = False,
     metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus may ask")] = None,
     as_json: Json = False,
-    url: Url = None,
-    vhost: Vhost = None,
-    username: Username = None,
-    password: Password = None,
-    password_file: PasswordFile = None,
-    profile: Profile = None,
-    config: Config = None,
-    cacert: Cacert = None,
-    insecure: Insecure = False,
-    timeout: Timeout = None,
 ) -> int:
     """Let Iceberg and Delta tables follow streams and queues: each message becomes one row, whatever is killed.
 
@@ -182,10 +159,7 @@ def lake(
         catalogs = place_of(given, form, catalog, warehouse, properties or [])
         wanted = [jobs.job_of(given, catalogs, Path())]
     _check_engine(engine, master, wanted)
-    flags: dict[str, Any] = {"url": url, "vhost": vhost, "username": username, "password": password}
-    flags |= {"password_file": password_file, "profile": profile, "config": config, "cacert": cacert}
-    flags |= {"timeout": timeout, "insecure": insecure}
-    with bridge.client_of(flags) as client:
+    with bridge.client_of() as client:
         fleet = _Fleet(client, wanted, as_json=as_json)
         if engine == ARROW:
             return fleet.run(once=once, metrics=metrics)

@@ -9,26 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from warren.lake import commands as lake
 from warren.spark_bridge import commands as bridge
-from warren.spark_bridge.commands import (
-    Cacert,
-    Config,
-    Connect,
-    ExitCode,
-    Insecure,
-    Password,
-    PasswordFile,
-    Profile,
-    Timeout,
-    Url,
-    Username,
-    Vhost,
-)
+from warren.spark_bridge.commands import Connect, ExitCode
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -48,6 +35,7 @@ def main(arguments: Sequence[str], connect: Connect) -> int:
     return bridge.main("sql", arguments, connect, sql, INSTALL, "interrupted", EXAMPLES)
 
 
+@bridge.asks_broker
 def sql(
     query: Annotated[
         str,
@@ -75,16 +63,6 @@ def sql(
     skip_lost: Annotated[
         bool, typer.Option("--skip-lost", help="Go on when messages are gone that should be there")
     ] = False,
-    url: Url = None,
-    vhost: Vhost = None,
-    username: Username = None,
-    password: Password = None,
-    password_file: PasswordFile = None,
-    profile: Profile = None,
-    config: Config = None,
-    cacert: Cacert = None,
-    insecure: Insecure = False,
-    timeout: Timeout = None,
 ) -> int:
     """Ask streams and tables of the lake by SQL; nothing is consumed."""
     bridge.size_of(memory)
@@ -93,11 +71,8 @@ def sql(
     from warren.lake.sql_output import form_of, write
 
     form = form_of(form, to)
-    flags: dict[str, Any] = {"url": url, "vhost": vhost, "username": username, "password": password}
-    flags |= {"password_file": password_file, "profile": profile, "config": config, "cacert": cacert}
-    flags |= {"timeout": timeout, "insecure": insecure}
     text = sys.stdin.read() if query == "-" else query
-    with bridge.client_of(flags) as client:
+    with bridge.client_of() as client:
         open_table = _opener(file, catalog, warehouse, lake.pairs(properties or []))
         asked = Query(client, open_table, memory=memory, skip_lost=skip_lost)
 

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import io
 import json
 import os
@@ -75,23 +76,47 @@ class BrokerLogin(NamedTuple):
 
 Connect = Callable[[Mapping[str, Any]], BrokerLogin]
 
-_PANEL: Final = "Connection"
-Url = Annotated[str | None, typer.Option("--url", "-u", metavar="URL", rich_help_panel=_PANEL, help="Of the API")]
-Vhost = Annotated[str | None, typer.Option("--vhost", "-p", metavar="VHOST", rich_help_panel=_PANEL)]
-Username = Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_PANEL)]
-Password = Annotated[
-    str | None, typer.Option(metavar="TEXT", rich_help_panel=_PANEL, help="Seen by others: better a file")
-]
-PasswordFile = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)]
-Profile = Annotated[
-    str | None, typer.Option(metavar="NAME", rich_help_panel=_PANEL, help="Of the configuration file of warren ctl")
-]
-Config = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)]
-Cacert = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)]
-Insecure = Annotated[bool, typer.Option("--insecure", rich_help_panel=_PANEL, help="Take any certificate")]
-Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", rich_help_panel=_PANEL, help="For each answer")]
 Json = Annotated[bool, typer.Option("--json", help="Lines of JSON instead of text")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing")]
+
+_PANEL: Final = "Connection"
+
+
+def _connection(
+    url: Annotated[str | None, typer.Option("--url", "-u", metavar="URL", rich_help_panel=_PANEL, help="Of the API")],
+    vhost: Annotated[str | None, typer.Option("--vhost", "-p", metavar="VHOST", rich_help_panel=_PANEL)],
+    username: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_PANEL)],
+    password: Annotated[
+        str | None, typer.Option(metavar="TEXT", rich_help_panel=_PANEL, help="Seen by others: better a file")
+    ],
+    password_file: Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)],
+    profile: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel=_PANEL, help="Of the configuration file of warren ctl")
+    ],
+    config: Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)],
+    cacert: Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)],
+    insecure: Annotated[bool, typer.Option("--insecure", rich_help_panel=_PANEL, help="Take any certificate")],
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", rich_help_panel=_PANEL, help="For each answer")],
+) -> None:
+    """Hold the options of commands that ask a broker; never called."""
+
+
+def asks_broker(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options of a connection, which `client_of` looks at."""
+    options = [
+        each.replace(kind=each.KEYWORD_ONLY, default=False if each.annotation.__origin__ is bool else None)
+        for each in inspect.signature(_connection, eval_str=True).parameters.values()
+    ]
+
+    def run(**given: Any) -> int:
+        flags = {each.name: given.pop(each.name) for each in options}
+        _run.flags = {name: value for name, value in flags.items() if value is not None and value is not False}
+        return command(**given)
+
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    run.__doc__ = command.__doc__
+    run.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+    return run
 
 
 def main(
@@ -187,37 +212,34 @@ class _Run:
 
     connect: Connect
     as_json = False
+    flags: Mapping[str, Any] = {}  # the options of the connection that are given
 
-    def connection(self, flags: Mapping[str, Any]) -> BrokerLogin:
+    def connection(self) -> BrokerLogin:
         """Return what the options, the environment and the profiles say."""
-        return self.connect({key: value for key, value in flags.items() if value is not None and value is not False})
-
-    def client(self, flags: Mapping[str, Any]) -> BrokerClient:
-        """Return the client that they stand for."""
-        from warren.spark_bridge.bridge_errors import UsageError
-        from warren.spark_bridge.control import BrokerClient
-
-        found = self.connection(flags)
-        try:
-            return BrokerClient(
-                found.url,
-                found.username,
-                found.password,
-                vhost=found.vhost,
-                cacert=found.cacert,
-                insecure=found.insecure,
-                timeout_s=found.timeout_s,
-            )
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        return self.connect(self.flags)
 
 
 _run = _Run()
 
 
-def client_of(flags: Mapping[str, Any]) -> BrokerClient:
+def client_of() -> BrokerClient:
     """Return the client that the options of a connection stand for, with the environment and the profiles."""
-    return _run.client(flags)
+    from warren.spark_bridge.bridge_errors import UsageError
+    from warren.spark_bridge.control import BrokerClient
+
+    found = _run.connection()
+    try:
+        return BrokerClient(
+            found.url,
+            found.username,
+            found.password,
+            vhost=found.vhost,
+            cacert=found.cacert,
+            insecure=found.insecure,
+            timeout_s=found.timeout_s,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 class _Progress:
@@ -287,6 +309,7 @@ def size_of(text: str) -> int:
     return int(found[1]) * int((1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
 
 
+@asks_broker
 def _export(
     queue: Annotated[str, typer.Argument(metavar="QUEUE", help="A queue, a stream or a super stream")],
     to: Annotated[
@@ -341,26 +364,8 @@ def _export(
     sql: Annotated[str | None, typer.Option(metavar="QUERY", help="With Spark: SELECT ... FROM queue")] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
-    url: Url = None,
-    vhost: Vhost = None,
-    username: Username = None,
-    password: Password = None,
-    password_file: PasswordFile = None,
-    profile: Profile = None,
-    config: Config = None,
-    cacert: Cacert = None,
-    insecure: Insecure = False,
-    timeout: Timeout = None,
 ) -> int:
     """Export a queue or a stream to files; the same command continues where the last run ended."""
-    flags: dict[str, Any] = {
-        "url": url,
-        "vhost": vhost,
-        "username": username,
-        "password": password,
-        "password_file": password_file,
-    }
-    flags |= {"profile": profile, "config": config, "cacert": cacert, "timeout": timeout}
     _run.as_json = as_json
     most = size_of(max_file_size)
     from warren.spark_bridge.bridge_errors import UsageError
@@ -387,11 +392,10 @@ def _export(
         raise UsageError(f"engine {engine!r}: must be arrow or spark")
     if engine == "arrow" and (sql is not None or master is not None):
         raise UsageError("--sql and --master are for --engine spark")
-    flags["insecure"] = insecure
-    with _run.client(flags) as client:
+    with client_of() as client:
         progress = _Progress(queue, as_json=as_json)
         if engine == "spark":
-            export = _spark_export(client, options, progress, _run.connection(flags), master, sql)
+            export = _spark_export(client, options, progress, _run.connection(), master, sql)
         else:
             export = Export(client, options, progress)
         if dry_run:
@@ -455,6 +459,7 @@ def _say_plan(export: Export, progress: _Progress) -> int:
     return ExitCode.OK
 
 
+@asks_broker
 def _import(
     source: Annotated[
         str, typer.Argument(metavar="DIR|URL", help="What warren export wrote, or files like those", show_default=False)
@@ -478,21 +483,8 @@ def _import(
     ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
-    url: Url = None,
-    vhost: Vhost = None,
-    username: Username = None,
-    password: Password = None,
-    password_file: PasswordFile = None,
-    profile: Profile = None,
-    config: Config = None,
-    cacert: Cacert = None,
-    insecure: Insecure = False,
-    timeout: Timeout = None,
 ) -> int:
     """Publish the rows of files, each once; the same command continues where the last run ended."""
-    flags: dict[str, Any] = {"url": url, "vhost": vhost, "username": username, "password": password}
-    flags |= {"password_file": password_file, "profile": profile, "config": config, "cacert": cacert}
-    flags |= {"timeout": timeout, "insecure": insecure}
     _run.as_json = as_json
     from warren.spark_bridge.bridge_errors import UsageError
     from warren.spark_bridge.import_files import Import, ImportOptions
@@ -510,7 +502,7 @@ def _import(
         mandatory=unroutable == "fail",
         checkpoint=checkpoint,
     )
-    with _run.client(flags) as client:
+    with client_of() as client:
         progress = _Progress(source.rstrip("/").rpartition("/")[2], as_json=as_json)
         work = Import(client, options, progress)
         if dry_run:

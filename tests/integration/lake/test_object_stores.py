@@ -60,7 +60,7 @@ def rest(tmp_path: Path, bucket: str) -> Iterator[RestCatalog]:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> ExportBroker:
     made = ExportBroker()
-    monkeypatch.setattr(bridge, "client_of", lambda flags: made)
+    monkeypatch.setattr(bridge, "client_of", lambda: made)
     monkeypatch.setattr(ExportBroker, "__copy__", lambda self: self, raising=False)
     made.stream().messages += [Sent(number, b'{"n": %d}' % number) for number in range(5)]
     made.queues["orders"].messages.append(Sent(5, b"no JSON"))

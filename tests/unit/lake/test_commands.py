@@ -19,7 +19,7 @@ from warren.spark_bridge.commands import BrokerLogin, ExitCode
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> ExportBroker:
     made = ExportBroker()
-    monkeypatch.setattr(bridge, "client_of", lambda flags: made)
+    monkeypatch.setattr(bridge, "client_of", lambda: made)
     monkeypatch.setattr(ExportBroker, "__copy__", lambda self: self, raising=False)
     return made
 

@@ -32,7 +32,7 @@ ENDLESS = "SELECT sum(hash(a.range + b.range)) FROM range(1000000000) a, range(1
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> ExportBroker:
     made = ExportBroker()
-    monkeypatch.setattr(bridge, "client_of", lambda flags: made)
+    monkeypatch.setattr(bridge, "client_of", lambda: made)
     return made
 
 

@@ -25,7 +25,7 @@ from .export_broker import ExportBroker
 def broker(monkeypatch: pytest.MonkeyPatch) -> ExportBroker:
     made = ExportBroker()
     made.stream(count=6)
-    monkeypatch.setattr(commands._Run, "client", lambda self, flags: made)
+    monkeypatch.setattr(commands, "client_of", lambda: made)
     return made
 
 
