@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import pyarrow as pa
@@ -40,6 +40,9 @@ from warren.spark_bridge.bridge_errors import (
 )
 from warren.spark_bridge.columns import Chunk, let_go, read_chunks
 from warren.spark_bridge.lives import Lives, id_at
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = ["Ahead", "AnotherQueue", "BridgeError", "BrokerClient", "BrokerError", "Claim", "Committed", "DamagedChunk"]
 __all__ += ["DataLoss", "Description", "Diverged", "Failed", "Fenced", "Gone", "NoDrain", "NoSnapshot", "NotAllowed"]
@@ -190,6 +193,34 @@ class Committed(NamedTuple):
     unroutable: int
 
 
+class ClientTls(NamedTuple):
+    """How a client secures a connection: a file with the CAs to trust, and files that prove who we are."""
+
+    cacert: str | None
+    certificate: str | None = None
+    key: str | None = None
+    insecure: bool = False
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context; reads the files. Raises OSError."""
+        import ssl
+
+        context = ssl.create_default_context(cafile=self.cacert)
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.certificate is not None:
+            context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
+def connection_to(host: str, port: int | None, timeout_s: float, tls: ClientTls | None) -> HTTPConnection:
+    """Return a connection that is opened when it is used; `tls`: None without."""
+    if tls is None:
+        return HTTPConnection(host, port, timeout=timeout_s)
+    return HTTPSConnection(host, port, timeout=timeout_s, context=tls.context())
+
+
 class BrokerClient:
     """One user in one vhost of a broker. Not for use by several threads at once.
 
@@ -234,7 +265,7 @@ class BrokerClient:
         self._authorization = f"Basic {credentials}" if token is None else f"Bearer {token}"
         self._tokens: dict[str, tuple[float, DataToken]] = {}
         self._has_data_listener = True  # as far as is known
-        self._tls = (cacert, certificate, key, insecure)
+        self._tls = ClientTls(cacert, certificate, key, insecure)
         self._connect_timeout_s = connect_timeout_s
         self._timeout_s = timeout_s
         self._retries = retries
@@ -279,16 +310,12 @@ class BrokerClient:
 
     def with_token(self, token: DataToken) -> BrokerClient:
         """Return a client of the listener of data alone, which knows neither user nor password."""
-        cacert, certificate, key, insecure = self._tls
         return BrokerClient(
             token.url,
             "",
             "",
             vhost=self.vhost,
-            cacert=cacert,
-            certificate=certificate,
-            key=key,
-            insecure=insecure,
+            **self._tls._asdict(),
             token=token.token,
             connect_timeout_s=self._connect_timeout_s,
             timeout_s=self._timeout_s,
@@ -830,29 +857,11 @@ class BrokerClient:
 
     def _connected(self) -> HTTPConnection:
         if self._connection is None:
-            if self._secure:
-                context = self._tls_context()
-                made: HTTPConnection = HTTPSConnection(
-                    self._host, self._port, timeout=self._connect_timeout_s, context=context
-                )
-            else:
-                made = HTTPConnection(self._host, self._port, timeout=self._connect_timeout_s)
+            made = connection_to(self._host, self._port, self._connect_timeout_s, self._tls if self._secure else None)
             made.connect()
             made.sock.settimeout(self._timeout_s)
             self._connection = made
         return self._connection
-
-    def _tls_context(self) -> Any:
-        import ssl
-
-        cacert, certificate, key, insecure = self._tls
-        context = ssl.create_default_context(cafile=cacert)
-        if insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if certificate is not None:
-            context.load_cert_chain(certificate, key)
-        return context
 
     def _pause(self, attempt: int, wait_s: float | None) -> None:
         if wait_s is None:

@@ -23,28 +23,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
-    SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
-from warren.spark_bridge.bridge_errors import AnotherQueue, DataLoss, Diverged, Gone, NotFound
-from warren.spark_bridge.control import BrokerClient, DrainSession
+from warren.spark_bridge.bridge_errors import DataLoss
+from warren.spark_bridge.control import DrainSession
 from warren.spark_bridge.heartbeat import Heartbeat
-from warren.spark_bridge.lives import Remembered, id_at
+from warren.spark_bridge.lives import id_at
 from warren.spark_bridge.offsets import CLAIMS, Position, begin, document, is_sentinel, positions_of, sentinel
 from warren.spark_bridge.options import DRAIN, OptionError, ReadOptions
-from warren.spark_bridge.pieces import Range, client_of_task, cut, maybe_left_of, read
-from warren.spark_bridge.spark_types import to_arrow
-from warren.spark_bridge.stream import Offset, Pace
+from warren.spark_bridge.pieces import Range
+from warren.spark_bridge.stream import Clock, Offset, QueryReader, Sleep
 from warren.spark_bridge.topology import another_queue
 from warren.spark_bridge.worker_output import say
 
@@ -56,54 +53,29 @@ _RESTORED: Final = (
 )
 
 
-class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DrainReader(QueryReader):
     """Empties queues."""
 
     def __init__(
-        self,
-        options: ReadOptions,
-        schema: StructType,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        self, options: ReadOptions, schema: StructType, *, clock: Clock = time.monotonic, sleep: Sleep = time.sleep
     ) -> None:
         assert options.consumer_name is not None
-        self.options = options
-        self.schema = schema
+        super().__init__(options, schema, clock=clock, sleep=sleep)
         self.name = options.consumer_name
-        self._pace = Pace(clock, sleep)
-        self._client: BrokerClient | None = None
         self._sessions: dict[str, DrainSession] = {}
         self._heartbeat: Heartbeat | None = None
-        self._is_available_now = False
         self._marks: dict[str, int] = {}
-        self._remembered = Remembered("the checkpoint", say)
         self._compared: set[str] = set()  # queues whose history was compared with that of the checkpoint
         self._claimed: set[str] = set()  # queues of which this driver has claimed something, or adopted it
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "options": self.options.for_tasks(), "_client": None, "_heartbeat": None}
-
-    @property
-    def client(self) -> BrokerClient:
-        """Return the client of this process."""
-        if self._client is None:
-            self._client = self.options.connection.client()
-        return self._client
+        return {**super().__getstate__(), "_heartbeat": None}
 
     # --- what Spark asks on the driver, always the same reader -----------------------------------------------------
 
     def initialOffset(self) -> Offset:
         """Return the offset before the first batch."""
         return sentinel(DRAIN)
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Return maxOffsetsPerTrigger."""
-        return ReadMaxRows(self.options.max_rows)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Have the query end where the queues end; the next `latestOffset` determines that end."""
-        self._is_available_now = True
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Ack claims below `start`, claim the next ones, and return their end; `start`: nothing is ready."""
@@ -162,27 +134,12 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     failed = self.client.fail(queue, self.name, session.epoch, first, position.next)
                     wanted = wanted._replace(failures=failed.times, limit=failed.limit)
                 ranges.append(wanted)
-        if not self.options.fail_on_data_loss:
-            ranges = [left for each in ranges if (left := maybe_left_of(self.client, each))]
-        try:
-            return cut(self.client, self.options, ranges)
-        except (AnotherQueue, Diverged, Gone, NotFound) as error:
-            raise DataLoss(f"{error}. The session was deleted or released, or the checkpoint is an old copy") from None
-
-    def commit(self, end: Offset) -> None:
-        """Do nothing; see the header."""
+        return self._cut(ranges, "The session was deleted or released, or the checkpoint is an old copy")
 
     def stop(self) -> None:
         """Let the leases of the claims begin to end."""
         if self._heartbeat is not None:
             self._heartbeat.stop()
-
-    # --- on executors ----------------------------------------------------------------------------------------------
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one piece."""
-        piece = partition.value
-        return read(client_of_task(self.options, piece), self.options, piece, to_arrow(self.schema))
 
     # --- sessions --------------------------------------------------------------------------------------------------
 

@@ -320,9 +320,11 @@ class Export:
         kind = CLAIMS if mode == DRAIN else STREAMS
         return Manifest(self._source_document(mode, None), self._settings(), kind)
 
+    def _kind_of_target(self) -> type[DeltaTarget] | type[FileTarget]:
+        return DeltaTarget if self._options.form == DELTA else FileTarget
+
     def _made_target(self, state: Manifest) -> Target:
-        kind: type[DeltaTarget] | type[FileTarget] = DeltaTarget if self._options.form == DELTA else FileTarget
-        return kind(
+        return self._kind_of_target()(
             place=self.place,
             form=self._options.form,
             compression=self._compression,

@@ -21,11 +21,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from warren.spark_bridge.bridge_errors import BrokerError, CorruptBody, NotAllowed, NotFound, Unreachable, UsageError
+from warren.spark_bridge.control import ClientTls, connection_to
 
 ANSWER_BYTES_MAX: Final = 4 << 20
 REFERENCES_MAX: Final = 200
@@ -232,17 +233,9 @@ class RegistryClient:
     def _connected(self) -> HTTPConnection:
         if self._connection is None:
             parts = urlsplit(self._registry.url)
-            host = str(parts.hostname)
-            if parts.scheme == "https":
-                import ssl
-
-                context = ssl.create_default_context(cafile=self._registry.cacert)
-                if self._registry.insecure:
-                    context.check_hostname = False
-                    context.verify_mode = ssl.CERT_NONE
-                self._connection = HTTPSConnection(host, parts.port, timeout=TIMEOUT_S, context=context)
-            else:
-                self._connection = HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
+            tls = ClientTls(self._registry.cacert, insecure=self._registry.insecure)
+            secure = parts.scheme == "https"
+            self._connection = connection_to(str(parts.hostname), parts.port, TIMEOUT_S, tls if secure else None)
         return self._connection
 
     def _refusal(self, status: int, answer: Any) -> BrokerError:

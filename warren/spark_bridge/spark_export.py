@@ -24,7 +24,7 @@ import pyarrow as pa
 from warren.spark_bridge.bridge_errors import DataLoss, UsageError
 from warren.spark_bridge.control import BrokerClient, Description
 from warren.spark_bridge.export import DATE, DRAIN, SNAPSHOT, Export, ExportOptions, Watcher
-from warren.spark_bridge.export_targets import NULL_VALUE, FileTarget, Target
+from warren.spark_bridge.export_targets import NULL_VALUE, FileTarget
 from warren.spark_bridge.manifest import FileEntry, Manifest
 from warren.spark_bridge.offsets import Position
 from warren.spark_bridge.places import Directory, Place
@@ -48,8 +48,8 @@ _BASE64_BODY: Final = f"CASE WHEN NOT is_valid_utf8({_TEXT}) THEN {_BASE64} END 
 class SparkTarget(FileTarget):
     """Files that a job has written below `staging`."""
 
-    def __init__(self, *, place: Directory, form: str, **others: Any) -> None:
-        super().__init__(place=place, form=form, **others)
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
         self.staging = self._temporary / "spark"
         self.ranges: dict[str, tuple[int, int]] = {}
         self.read: int | None = None  # rows that the job has read, None: that says nothing of those it has written
@@ -160,17 +160,8 @@ class SparkExport(Export):
             raise UsageError("mode drain: use the engine arrow, or a streaming query")
         return mode
 
-    def _made_target(self, state: Manifest) -> Target:
-        assert isinstance(self.place, Directory)
-        return SparkTarget(
-            place=self.place,
-            form=self._options.form,
-            compression=self._compression,
-            schema=self._schema,
-            partition_by=self._options.partition_by,
-            state=state,
-            note=self._note,
-        )
+    def _kind_of_target(self) -> type[SparkTarget]:
+        return SparkTarget
 
     def _check_counts(self, state: Manifest) -> None:
         if self._sql is None:

@@ -48,12 +48,14 @@ IDLE_PAUSE_S: Final = 0.05
 _HINT: Final = "With failOnDataLoss false the query goes on behind what is lost"
 
 Offset = dict[str, Any]
+Clock = Callable[[], float]
+Sleep = Callable[[float], None]
 
 
 class Pace:
     """Pauses after an empty answer, so that the broker is not asked again at once."""
 
-    def __init__(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+    def __init__(self, clock: Clock, sleep: Sleep) -> None:
         self.clock = clock
         self._sleep = sleep
         self._idle_since: float | None = None
@@ -70,29 +72,18 @@ class Pace:
         self._idle_since = None if something else self.clock()
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads streams, on from offsets that Spark remembers."""
+class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The common part of the readers that Spark asks for one batch after the other."""
 
     def __init__(
-        self,
-        options: ReadOptions,
-        schema: StructType,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        self, options: ReadOptions, schema: StructType, *, clock: Clock = time.monotonic, sleep: Sleep = time.sleep
     ) -> None:
         self.options = options
         self.schema = schema
         self._pace = Pace(clock, sleep)
         self._client: BrokerClient | None = None
         self._is_available_now = False
-        self._targets: dict[str, int] | None = None  # of AvailableNow
-        self._ends: dict[str, Position] = {}  # as they were seen last
-        self._told: dict[str, int] = {}  # how far the broker knows that we are
-        self._lives: dict[str, Lives | None] = {}  # of the streams, as they were seen last
         self._remembered = Remembered("the checkpoint", say)
-        self._last_batch_at: float | None = None
-        self._turn = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "options": self.options.for_tasks(), "_client": None}
@@ -104,19 +95,55 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._client = self.options.connection.client()
         return self._client
 
-    # --- what Spark asks on the driver, always the same reader -----------------------------------------------------
-
-    def initialOffset(self) -> Offset:
-        """Return the offset before the first batch: it has only the wanted beginning of the query."""
-        return sentinel(str(self.options.start or LATEST))
-
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return maxOffsetsPerTrigger; Spark knows one limit only, the others are kept in `latestOffset`."""
         return ReadMaxRows(self.options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Have the query end where the streams end; the next `latestOffset` determines that end."""
+        """Have the query end where its sources end; the next `latestOffset` determines that end."""
         self._is_available_now = True
+
+    def commit(self, end: Offset) -> None:
+        """Do nothing; see the header."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one piece, on an executor."""
+        piece = partition.value
+        return read(client_of_task(self.options, piece), self.options, piece, to_arrow(self.schema))
+
+    def _cut(self, ranges: list[Range], hint: str) -> Sequence[InputPartition]:
+        """Return the pieces of `ranges`.
+
+        Raises:
+            DataLoss: messages of them are gone, and failOnDataLoss is not false; `hint` ends the reason.
+        """
+        if not self.options.fail_on_data_loss:
+            ranges = [left for each in ranges if (left := maybe_left_of(self.client, each))]
+        try:
+            return cut(self.client, self.options, ranges)
+        except (AnotherQueue, Diverged, Gone, NotFound) as error:
+            raise DataLoss(f"{error}. {hint}") from None
+
+
+class StreamReader(QueryReader):
+    """Reads streams, on from offsets that Spark remembers."""
+
+    def __init__(
+        self, options: ReadOptions, schema: StructType, *, clock: Clock = time.monotonic, sleep: Sleep = time.sleep
+    ) -> None:
+        super().__init__(options, schema, clock=clock, sleep=sleep)
+        self._targets: dict[str, int] | None = None  # of AvailableNow
+        self._ends: dict[str, Position] = {}  # as they were seen last
+        self._told: dict[str, int] = {}  # how far the broker knows that we are
+        self._lives: dict[str, Lives | None] = {}  # of the streams, as they were seen last
+        self._last_batch_at: float | None = None
+        self._turn = 0
+
+    # --- what Spark asks on the driver, always the same reader -----------------------------------------------------
+
+    def initialOffset(self) -> Offset:
+        """Return the offset before the first batch: it has only the wanted beginning of the query."""
+        return sentinel(str(self.options.start or LATEST))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return where the next batch ends; `start` when there is nothing to read."""
@@ -150,23 +177,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             for name, position in positions_of(end).items()
         ]
-        ranges = [each for each in ranges if each.first < each.end]
-        if not self.options.fail_on_data_loss:
-            ranges = [left for each in ranges if (left := maybe_left_of(self.client, each))]
-        try:
-            return cut(self.client, self.options, ranges)
-        except (AnotherQueue, Diverged, Gone, NotFound) as error:
-            raise DataLoss(f"{error}. {_HINT}") from None
-
-    def commit(self, end: Offset) -> None:
-        """Do nothing; see the header."""
-
-    # --- on executors ----------------------------------------------------------------------------------------------
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one piece."""
-        piece = partition.value
-        return read(client_of_task(self.options, piece), self.options, piece, to_arrow(self.schema))
+        return self._cut([each for each in ranges if each.first < each.end], _HINT)
 
     # --- what there is -----------------------------------------------------------------------------------------------
 

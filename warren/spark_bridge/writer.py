@@ -19,7 +19,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -32,7 +31,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from warren.spark_bridge.amqp_publisher import Publisher
 from warren.spark_bridge.bridge_errors import BridgeError, BrokerError, Refused, Unreachable
-from warren.spark_bridge.control import BrokerClient, Committed
+from warren.spark_bridge.control import BrokerClient, ClientTls, Committed
 from warren.spark_bridge.frames import PART_BYTES_MOST, bounds_of, content_of, too_large
 from warren.spark_bridge.options import OptionError
 from warren.spark_bridge.spark_types import to_arrow
@@ -358,14 +357,8 @@ def _purge(options: WriteOptions) -> None:
 
 def _publisher(options: WriteOptions) -> Publisher:
     connection = options.connection
-    context: ssl.SSLContext | None = None
-    if options.amqp_tls:
-        context = ssl.create_default_context(cafile=connection.ca_file)
-        if connection.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if connection.certificate_file is not None:
-            context.load_cert_chain(connection.certificate_file, connection.key_file)
+    files = (connection.ca_file, connection.certificate_file, connection.key_file)
+    context = ClientTls(*files, connection.insecure).context() if options.amqp_tls else None
     return Publisher(
         options.amqp_host,
         options.amqp_port,
