@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from engine_harness import Client, Harness
+from engine_harness import USER, Client, Harness
 
 from step_counts.step_counter import COUNT
+from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.channels import publisher, session
 from warren.msgstore.log import batch, reclamation
@@ -46,7 +47,30 @@ class Measured(NamedTuple):
     written: int
 
 
-class Meter(Harness):
+class QuickClients(Harness):
+    """Opens connections in two pieces: there are thousands, and each piece is run until the broker is at rest."""
+
+    def client(self, user: str = USER, vhost: str = "/", **options: Any) -> Client:
+        return self._opened(user, vhost, (), **options)
+
+    def channel(self, user: str = USER) -> Client:
+        return self._opened(user, "/", (method_frame(1, m.ChannelOpen("")),))
+
+    def _opened(self, user: str, vhost: str, more: tuple[bytes, ...], **options: Any) -> Client:
+        client = Client(self, **options)
+        login = b"\0" + user.encode() + b"\0" + self.passwords.get(user, b"")
+        start_ok = m.ConnectionStartOk(client.properties(), "PLAIN", login, "en_US")
+        client.feed(m.PROTOCOL_HEADER + method_frame(0, start_ok))
+        tune_ok = m.ConnectionTuneOk(client.channel_max, client.frame_max_bytes, client.heartbeat_s)
+        opening = (method_frame(0, tune_ok), method_frame(0, m.ConnectionOpen(vhost, "", False)))
+        client.take_bytes()
+        client.feed(b"".join(opening + more))
+        answers = client.take()
+        assert [type(each.method) for each in answers] == [m.ConnectionOpenOk, *[m.ChannelOpenOk] * len(more)]
+        return client
+
+
+class Meter(QuickClients):
     """Turns are measured one by one: the input or call, and each turn until the broker is at rest."""
 
     def __init__(self, **limits: float) -> None:

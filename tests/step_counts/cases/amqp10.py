@@ -6,7 +6,7 @@ from typing import Any
 
 from amqp10_harness import Amqp10Client, amqp10_client, message, section
 
-from step_counts.cases.case import BOUNDED, LINEAR, TIDIED, Act, case
+from step_counts.cases.case import BOUNDED, LINEAR, TIDIED, Act, case, publishing
 from step_counts.meter import Meter
 from warren.amqp10.performatives import (
     ACCEPTED,
@@ -36,8 +36,7 @@ def filled(meter: Meter, n: int) -> None:
     """Have n messages in queue q."""
     publisher = meter.channel()
     publisher.declare("q")
-    for _ in range(n):
-        publisher.publish("", "q", b"x")
+    publishing(publisher, n)
 
 
 def receiving(meter: Meter, n: int) -> Amqp10Client:

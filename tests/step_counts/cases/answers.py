@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from engine_harness import Client, exchange_declare, publish_frames, queue_declare
+from engine_harness import Client, exchange_declare, publish_frames
 
-from step_counts.cases.case import BOUNDED, EMPTY, LINEAR, Act, case, durable_fanout, feed, owing, publishing
+from step_counts.cases.case import (
+    BOUNDED,
+    LINEAR,
+    Act,
+    case,
+    durable_fanout,
+    feed,
+    owing,
+    publishing,
+    queues_bound_to_x,
+)
 from step_counts.meter import Meter, sending
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
@@ -101,8 +111,7 @@ def recover_of_many_queues(meter: Meter, n: int) -> Act:
 def ack_before_the_batch_is_written(meter: Meter, n: int) -> Act:
     client = meter.channel()
     feed(client, 1, exchange_declare("x", "fanout"))
-    for at in range(n):
-        feed(client, 1, queue_declare(f"q{at}", durable=True), m.QueueBind(0, f"q{at}", "x", "", False, EMPTY))
+    feed(client, 1, *queues_bound_to_x(n, durable=True))
     gets = [m.BasicGet(0, f"q{at}", False) for at in range(n)]
     acks = [m.BasicAck(n - at, False) for at in range(n)]
     data = b"".join(method_frame(1, call) for call in gets + acks)

@@ -11,7 +11,7 @@ from typing import Any
 from engine_harness import basic_consume, publish_frames, queue_declare
 from mqtt_harness import mqtt_client
 
-from step_counts.cases.case import BOUNDED, EMPTY, LINEAR, TIDIED, Act, feed, left_behind
+from step_counts.cases.case import BOUNDED, EMPTY, LINEAR, TIDIED, Act, feed, feed_each, left_behind
 from step_counts.meter import Meter, sending
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
@@ -49,9 +49,14 @@ DYING: dict[str, Any] = {"x_dead_letter_exchange": "", "x_dead_letter_routing_ke
 def letters_of_a_publish(meter: Meter, n: int) -> Act:
     client = meter.channel()
     client.declare("letters", durable=True)
-    for at in range(n):
-        feed(client, 1, queue_declare(f"q{at}", durable=True, arguments={**TO_LETTERS, "x-max-length": 0}))
-        feed(client, 1, m.QueueBind(0, f"q{at}", "amq.fanout", "", False, EMPTY))
+    feed_each(
+        client,
+        n,
+        lambda at: [
+            queue_declare(f"q{at}", durable=True, arguments={**TO_LETTERS, "x-max-length": 0}),
+            m.QueueBind(0, f"q{at}", "amq.fanout", "", False, EMPTY),
+        ],
+    )
     return lambda: client.feed(publish_frames("amq.fanout", "", BODY, properties={"delivery_mode": 2}))
 
 
@@ -128,8 +133,7 @@ def changes_between_publishes(meter: Meter, n: int) -> Act:
 def changes_of_many_queues_between_publishes(meter: Meter, n: int) -> Act:
     client = meter.channel()
     client.declare_exchange("x", "x-modulus-hash")
-    for at in range(n):
-        feed(client, 1, queue_declare(f"q{at}"), m.QueueBind(0, f"q{at}", "x", "0", False, EMPTY))
+    feed_each(client, n, lambda at: [queue_declare(f"q{at}"), m.QueueBind(0, f"q{at}", "x", "0", False, EMPTY)])
     client.feed(publish_frames("x", "k", b""))
     return lambda: client.feed(_change(b"0", queue="q0") * 3)
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from engine_harness import exchange_declare, publish_frames, queue_declare
 
-from step_counts.cases.case import BOUNDED, EMPTY, LINEAR, Act, case, durable_fanout, feed, publishing
+from step_counts.cases.case import (
+    BOUNDED,
+    LINEAR,
+    Act,
+    case,
+    durable_fanout,
+    feed,
+    publishing,
+    queues_bound_to_x,
+)
 from step_counts.meter import Meter, sending
 from warren.amqp import methods as m
 from warren.amqp.field_table import encode_table
@@ -14,8 +23,7 @@ from warren.amqp.field_table import encode_table
 def publish_to_a_fanout(meter: Meter, n: int) -> Act:
     client = meter.channel()
     feed(client, 1, exchange_declare("x", "fanout"))
-    for at in range(n):
-        feed(client, 1, queue_declare(f"q{at}"), m.QueueBind(0, f"q{at}", "x", "", False, EMPTY))
+    feed(client, 1, *queues_bound_to_x(n))
     client.feed(publish_frames("x", "k", b"x"))  # the route is known then
     return lambda: client.feed(publish_frames("x", "k", b"x"))
 
@@ -29,8 +37,7 @@ def publish_to_a_durable_fanout(meter: Meter, n: int) -> Act:
 @case(m.BasicPublish, LINEAR)
 def publish_with_copies(meter: Meter, n: int) -> Act:
     client = meter.channel()
-    for at in range(n):
-        feed(client, 1, queue_declare(f"q{at}"))
+    feed(client, 1, *[queue_declare(f"q{at}") for at in range(n)])
     copies = encode_table({"CC": [f"q{at}" for at in range(n)]})
     return lambda: client.feed(publish_frames("", "k", b"x", properties={"headers": copies}))
 

@@ -6,7 +6,20 @@ from typing import Any
 
 from engine_harness import Client, exchange_declare, publish_frames, queue_declare
 
-from step_counts.cases.case import BOUNDED, EMPTY, LINEAR, SIZE, TIDIED, Act, case, consuming, feed, owing, publishing
+from step_counts.cases.case import (
+    BOUNDED,
+    EMPTY,
+    LINEAR,
+    SIZE,
+    TIDIED,
+    Act,
+    case,
+    consuming,
+    feed,
+    feed_each,
+    owing,
+    publishing,
+)
 from step_counts.meter import Meter, sending
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
@@ -52,8 +65,7 @@ def exchange_delete_with_bindings_of_headers(meter: Meter, n: int) -> Act:
 def exchange_delete_with_queues(meter: Meter, n: int) -> Act:
     client = meter.channel()
     feed(client, 1, exchange_declare("x", "x-consistent-hash"))
-    for at in range(n):
-        feed(client, 1, queue_declare(f"q{at}"), queue_bind(f"q{at}", "x", "", "x-consistent-hash"))
+    feed_each(client, n, lambda at: [queue_declare(f"q{at}"), queue_bind(f"q{at}", "x", "", "x-consistent-hash")])
     return sending(client, 1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False))
 
 
@@ -61,8 +73,7 @@ def exchange_delete_with_queues(meter: Meter, n: int) -> Act:
 def exchange_delete_bound_to_exchanges(meter: Meter, n: int) -> Act:
     client = meter.channel()
     feed(client, 1, exchange_declare("x"))
-    for at in range(n):
-        feed(client, 1, exchange_declare(f"s{at}"), m.ExchangeBind(0, "x", f"s{at}", "k", False, EMPTY))
+    feed_each(client, n, lambda at: [exchange_declare(f"s{at}"), m.ExchangeBind(0, "x", f"s{at}", "k", False, EMPTY)])
     return sending(client, 1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False))
 
 
@@ -70,9 +81,14 @@ def exchange_delete_bound_to_exchanges(meter: Meter, n: int) -> Act:
 def exchange_delete_with_a_chain_of_auto_delete(meter: Meter, n: int) -> Act:
     client = meter.channel()
     feed(client, 1, exchange_declare("x0"))
-    for at in range(n):
-        feed(client, 1, exchange_declare(f"x{at + 1}", auto_delete=True))
-        feed(client, 1, m.ExchangeBind(0, f"x{at}", f"x{at + 1}", "k", False, EMPTY))
+    feed_each(
+        client,
+        n,
+        lambda at: [
+            exchange_declare(f"x{at + 1}", auto_delete=True),
+            m.ExchangeBind(0, f"x{at}", f"x{at + 1}", "k", False, EMPTY),
+        ],
+    )
     return sending(client, 1, m.ExchangeDelete(0, "x0", if_unused=False, no_wait=False))
 
 
@@ -86,9 +102,15 @@ def queue_delete_with_bindings(meter: Meter, n: int) -> Act:
 @case(m.QueueDelete, TIDIED)
 def queue_delete_with_bindings_of_consistent_hash(meter: Meter, n: int) -> Act:
     client = meter.channel()
-    for at in range(n):
-        feed(client, 1, exchange_declare(f"x{at}", "x-consistent-hash"), queue_declare("q"))
-        feed(client, 1, queue_bind("q", f"x{at}", "", "x-consistent-hash"))
+    feed_each(
+        client,
+        n,
+        lambda at: [
+            exchange_declare(f"x{at}", "x-consistent-hash"),
+            queue_declare("q"),
+            queue_bind("q", f"x{at}", "", "x-consistent-hash"),
+        ],
+    )
     return sending(client, 1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
 
 

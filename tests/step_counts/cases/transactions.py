@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine_harness import exchange_declare, publish_frames, queue_declare
+from engine_harness import exchange_declare, publish_frames
 
-from step_counts.cases.case import BOUNDED, EMPTY, Act, case, durable_fanout, feed, owing, publishing
+from step_counts.cases.case import BOUNDED, Act, case, durable_fanout, feed, owing, publishing, queues_bound_to_x
 from step_counts.meter import Meter, sending
 from warren.amqp import methods as m
 
@@ -66,8 +66,7 @@ def channel_close_in_a_transaction(meter: Meter, n: int) -> Act:
 def commit_of_a_publish_to_a_fanout(meter: Meter, n: int) -> Act:
     client = meter.channel()
     feed(client, 1, exchange_declare("x", "fanout"), m.TxSelect())
-    for at in range(n):
-        feed(client, 1, queue_declare(f"q{at}"), m.QueueBind(0, f"q{at}", "x", "", False, EMPTY))
+    feed(client, 1, *queues_bound_to_x(n))
     client.feed(publish_frames("x", "k", b"x"))
     return sending(client, 1, m.TxCommit())
 
@@ -76,8 +75,7 @@ def commit_of_a_publish_to_a_fanout(meter: Meter, n: int) -> Act:
 def commit_of_publishes_to_durable_queues(meter: Meter, n: int) -> Act:
     client = durable_fanout(meter, 10)
     feed(client, 1, m.TxSelect())
-    for _ in range(n):
-        client.feed(publish_frames("x", "k", b"x", properties={"delivery_mode": 2}))
+    client.feed(publish_frames("x", "k", b"x", properties={"delivery_mode": 2}) * n)
     return sending(client, 1, m.TxCommit())
 
 
