@@ -35,7 +35,6 @@ REASONS = {
     "queues/queue.py": {
         "Queue": "what `BaseQueue` asks for; the way of a plain queue is in line, modes are a `Dispatch`"
     },
-    "queues/ready_messages.py": {"ReadyMessages": "to be divided: what of it is stored, and what has come back"},
     "queues/rules.py": {"QueueRules": "a record: a field for each rule"},
     "replication/elected_node.py": {"ElectedNode": "what the driver of a member asks of a node"},
     "replication/follower.py": {"Follower": "one connection's state machine, with its image and its catching up"},

@@ -265,7 +265,7 @@ class Run:
         }
 
     def _indexes(self) -> list[QueueIndex]:
-        found = [self.queue.ready.index_of(lane) for lane in range(self.queue.ready.lane_count())]
+        found = [self.queue.ready.index_of(lane) for lane in range(self.queue.ready.lane_count)]
         return [index for index in found if index is not None]
 
     def look_while_others_work(self) -> None:
@@ -296,7 +296,7 @@ class Run:
             # Messages that came back, or were set aside for their key, have another place now.
             moved |= {each.body for each in self.messages if each.returns > returns.get(each.body, 0)}
             if self._shares_keys:
-                moved |= {message.body() for _, message in self.queue.ready.returned_messages(0, 1 << 60, 1 << 30)}
+                moved |= {message.body() for _, message in self.queue.ready.returned.between(0, 1 << 60, 1 << 30)}
         assert there - moved <= set(seen)
         assert len([each for each in seen if each not in moved]) == len(set(seen) - moved)
         stays = [self.known[each].place for each in seen if each in there - moved]

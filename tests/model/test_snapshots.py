@@ -255,7 +255,7 @@ class Run:
             assert set(found[: len(had)]) == had
         assert set(found) <= set(before) | had, "it came later"
         aside = {
-            message.body() for _, message in self.place.broker.queue("q").ready.returned_messages(0, 1 << 60, 1 << 30)
+            message.body() for _, message in self.place.broker.queue("q").ready.returned.between(0, 1 << 60, 1 << 30)
         }
         stayed = [body for body in before if body not in self.touched and body not in aside]
         assert [body for body in found if body in set(stayed)] == stayed

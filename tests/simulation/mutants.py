@@ -255,8 +255,8 @@ MUTANTS: Final = (
         "what was given back and then acknowledged comes back",
         (
             "queues/ready_messages.py",
-            "returned.put(message, place)\n",
-            "returned.put(message, self._backlog.skip_number())\n",
+            "self.returned.put(message, place)\n",
+            "self.returned.put(message, self._backlog.skip_number())\n",
         ),
     ),
     mutant(
@@ -322,14 +322,12 @@ MUTANTS: Final = (
         "a segment counts references that nobody has, or the broker does not start",
         (
             QUEUE,
-            lines("self.ready.replace(delivery.message, place)", "if message.persistent and self.stores:"),
+            lines("    self._log.batch.settle(index, delivery.message, place & NUMBER_MASK)"),
             lines(
-                "index = self.ready.index_of(place >> 48)",
-                "if delivery.message.row >= 0 or index is None:",
-                "    self.ready.replace(delivery.message, place)",
-                "else:",
-                "    index.forget(place & ((1 << 48) - 1))",
-                "if message.persistent and self.stores:",
+                "    if delivery.message.row >= 0:",
+                "        self._log.batch.settle(index, delivery.message, place & NUMBER_MASK)",
+                "    else:",
+                "        index.forget(place & NUMBER_MASK)",
             ),
         ),
     ),

@@ -65,12 +65,12 @@ class Browsing:
     def is_in_order(self, queue: QueueRef) -> bool:
         """Tell whether messages leave a queue in the order in which they were published."""
         assert isinstance(queue, BaseQueue)
-        return queue.ready.lane_count() == 1 and not isinstance(queue, OffsetQueue)
+        return queue.ready.lane_count == 1 and not isinstance(queue, OffsetQueue)
 
     def lane_count(self, queue: QueueRef) -> int:
         """Return how many lanes of messages that wait a queue has."""
         assert isinstance(queue, BaseQueue)
-        return queue.ready.lane_count()
+        return queue.ready.lane_count
 
     def mark(self, queue: QueueRef) -> int:
         """Return a mark of the current end of a queue."""

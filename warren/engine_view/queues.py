@@ -124,7 +124,7 @@ def head_timestamp(queue: BaseQueue) -> int | None:
         return None
     message = ready.maybe_head(-1)
     lane = 0
-    while message is None and lane < ready.lane_count():
+    while message is None and lane < ready.lane_count:
         backlog = ready.backlog(lane)
         # Asking the queue for its head would have it read from disk.
         if backlog.head.count:

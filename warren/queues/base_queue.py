@@ -29,6 +29,7 @@ from warren.queues.counters import MessageCounts
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.effective_policy import NO_POLICY, EffectivePolicy
 from warren.queues.held_messages import HeldMessages
+from warren.queues.lane_indexes import LaneIndexes
 from warren.queues.lanes import PRODUCERS, SEEN_KEYS
 from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED, REPEATED
@@ -69,7 +70,9 @@ class BaseQueue(Receiver):
         self.rules = PLAIN_RULES
         self.policies: EffectivePolicy = NO_POLICY  # those whose settings are in the rules
 
-        self.ready = ReadyMessages(host.log, host.name, self.name, self.durable, store_id, backlog)
+        self.ready = ReadyMessages(
+            host.log, LaneIndexes(host.log, host.name, self.name, self.durable, store_id), backlog
+        )
         self.seen: SeenKeys | None = None  # None: repetitions are not dropped
         self.unacked_count: i64 = 0
         self.unacked_bytes: i64 = 0  # of their bodies
@@ -126,7 +129,14 @@ class BaseQueue(Receiver):
 
     def persistent(self) -> tuple[int, int]:
         """Return how many messages are stored and survive a restart, ready or unacked, and their bodies in bytes."""
-        return self.ready.persistent()
+        count: i64 = 0
+        body_bytes: i64 = 0
+        for lane in range(self.ready.lane_count):
+            index = self.ready.index_of(lane)
+            if index is not None:
+                count += index.live_count - index.droppable_count
+                body_bytes += index.live_body_bytes
+        return int(count), int(body_bytes)
 
     def counts(self) -> MessageCounts:
         """Return the counts of messages here."""
@@ -144,7 +154,7 @@ class BaseQueue(Receiver):
     @property
     def store_id(self) -> int:
         """Its name in the log, 0 until it is needed."""
-        return self.ready.store_id
+        return self.ready.indexes.store_id
 
     def origin_name(self) -> str:
         """Return the name of the queue that its messages were published to: of claims the queue of the drain."""
@@ -177,7 +187,7 @@ class BaseQueue(Receiver):
     def has_lane(self, lane: i64) -> bool:
         """Tell whether it stores messages or notes in a lane (`queues.lanes`)."""
         seen = self.seen
-        return lane < self.ready.lane_count() or (seen is not None and seen.lacks(lane))
+        return lane < self.ready.lane_count or (seen is not None and seen.lacks(lane))
 
     def restore(self, index: QueueIndex, clean: bool) -> None:
         """Take over what recovery found; after an unclean stop any of the messages may have been delivered."""

@@ -78,7 +78,7 @@ def look(queue: BaseQueue, cursor: Cursor, most: int, told: Told) -> None:
     """
     found: list[Seen] = []
     ready = queue.ready
-    lanes = ready.lane_count()
+    lanes = ready.lane_count
     passes: i64 = PASSED_MAX
     while not cursor.ended and len(found) < most and passes > 0:
         if not cursor.in_backlog:
@@ -140,13 +140,13 @@ def _look_at_returned(queue: BaseQueue, cursor: Cursor, passes: i64, most: int, 
     if wanted > passes:
         wanted = passes
     lane_bits: i64 = cursor.lane << LANE_SHIFT
-    returned = queue.ready.returned_messages(lane_bits | cursor.number, lane_bits + NUMBER_MASK, int(wanted))
+    returned = queue.ready.returned.between(lane_bits | cursor.number, lane_bits + NUMBER_MASK, int(wanted))
     for place, message in returned:
         cursor.number = (place & NUMBER_MASK) + 1
         if cursor.skip > 0:
             cursor.skip -= 1
         else:
-            found.append(Seen(place, message, queue.ready.may_have_been_delivered(place)))
+            found.append(Seen(place, message, queue.ready.returned.may_have_been_delivered(place)))
     if len(returned) < wanted:
         cursor.in_backlog = True
         cursor.number = 0

@@ -219,7 +219,7 @@ class ClaimQueue(OffsetQueue):
         queue.used()
         if queue.keeper is not None:
             queue.keeper.expiry.expire()
-        lanes: i64 = queue.ready.lane_count()
+        lanes: i64 = queue.ready.lane_count
         lane: i64 = 0
         while lane < lanes and not claimed.is_full and not claimed.waits:
             end: i64 = ends[lane] if ends else i64(_NO_END)
@@ -235,12 +235,12 @@ class ClaimQueue(OffsetQueue):
         ready = queue.ready
         keeper = queue.keeper
         lane_bits: i64 = lane << LANE_SHIFT
-        for place, message in ready.returned_messages(lane_bits, lane_bits | (end - 1), int(most)):
+        for place, message in ready.returned.between(lane_bits, lane_bits | (end - 1), int(most)):
             if not claimed.has_room(message):
                 return
             if keeper is not None and keeper.expiry.is_expired(message):
                 continue
-            redelivered = ready.may_have_been_delivered(place)
+            redelivered = ready.returned.may_have_been_delivered(place)
             if ready.maybe_take_out(place) is not None:
                 self._take(queue, message, place, redelivered, claimed)
 
@@ -475,7 +475,7 @@ def mark_of(queue: BaseQueue) -> int:
     mark = _identity(queue)
     shift = _IDENTITY_BITS
     lane = 0
-    while lane < queue.ready.lane_count():
+    while lane < queue.ready.lane_count:
         mark |= int(queue.ready.backlog(lane).next_number) << shift
         shift += LANE_SHIFT
         lane += 1
@@ -484,7 +484,7 @@ def mark_of(queue: BaseQueue) -> int:
 
 def ends_of(queue: BaseQueue, mark: int) -> list[int]:
     """Return for each lane the number up to which messages came before `mark`; 0 if the mark is of another queue."""
-    lanes = queue.ready.lane_count()
+    lanes = queue.ready.lane_count
     if mark & ((1 << _IDENTITY_BITS) - 1) != _identity(queue):
         return [0] * lanes
     numbers = mark >> _IDENTITY_BITS

@@ -62,7 +62,7 @@ class CommitGate(BatchWaiter):
         self._log = host.log
         self._ready = queue.ready
         self._groups: list[_Uncommitted] = []  # by batch, in order
-        self._ahead = [0] * queue.ready.lane_count()  # by lane: how many places are given out and not ready
+        self._ahead = [0] * queue.ready.lane_count  # by lane: how many places are given out and not ready
         self._awaits_declaration: bool = False
 
     # --- in -------------------------------------------------------------------------------------------------------
@@ -184,9 +184,17 @@ class CommitGate(BatchWaiter):
         """Drop all messages that wait; the others of the queue have gone just now."""
         for lane, ahead in enumerate(self._ahead):
             if ahead:
-                self._ready.purge_places(lane, ahead)
+                self._purge(lane, ahead)
                 self._ahead[lane] = 0
         self.close()
+
+    def _purge(self, lane: i64, ahead: i64) -> None:
+        """Settle the messages at the next places of a lane, which is empty, and give these places to nobody."""
+        backlog = self._ready.backlog(lane)
+        first: i64 = backlog.next_number
+        if backlog.index is not None:
+            self._log.batch.settle_waiting(backlog.index, first, first + ahead)
+        backlog.next_number = first + ahead
 
     def close(self) -> None:
         """Let all messages go."""

@@ -156,11 +156,10 @@ class Expiry:
         """Forget deadlines of messages that no longer wait: they may be far in the future, and very many."""
         queue = self.queue
         early = self._early
-        returned = queue.ready.returned_places()
         waiting = Deadlines()
         while len(early) > 0:
             place: i64 = early.first_number()
-            if queue.ready.waits_at(place) or int(place) in returned:
+            if queue.ready.is_on_disk(place) or queue.ready.maybe_waiting(place) is not None:
                 waiting.add(early.first_ms(), place)
             early.remove_first()
         self._early = waiting

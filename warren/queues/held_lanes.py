@@ -89,7 +89,7 @@ class HeldLanes:
     def _keep_in(self, lane: HeldLane, message: Message, until_ms: i64) -> int:
         stored: bool = message.persistent and self._queue.stores
         if stored and lane.index is None:
-            lane.begin_storing(self._queue.ready.new_lane_index(lane.code))
+            lane.begin_storing(self._queue.ready.indexes.make(lane.code))
         number = lane.hold(message, until_ms, stored)
         if until_ms < PARKED_UNTIL:
             self._host.timers.at(until_ms, self._timer)
@@ -176,7 +176,7 @@ class HeldLanes:
         for lane in (self.held, self.parked, self.undelivered):
             if lane is not None:
                 if lane.needs_index():
-                    lane.begin_storing(self._queue.ready.new_lane_index(lane.code))
+                    lane.begin_storing(self._queue.ready.indexes.make(lane.code))
                 lane.page_out()
 
     def close(self) -> None:

@@ -131,12 +131,12 @@ class KeyShared(Dispatch):
                 return True
         message = aside.message
         if self._is_expired(message):
-            ready.take_returned(keys, place)
+            ready.take_returned(place)
             self._expire(message, place)
             return True
         if not consumer.no_ack:
             keys.bind(key, key.text, place, consumer)
-        ready.take_returned(keys, place)
+        ready.take_returned(place)
         queue.hand_out(consumer, message, place, ready.next_redelivered)
         keys.open_for(consumer)
         return True
@@ -208,7 +208,7 @@ class KeyShared(Dispatch):
         if own >= 0 and (place < 0 or own < place):
             place = own
         if place >= 0:
-            return self._ready.take_returned(keys, place)
+            return self._ready.take_returned(place)
         if self._backlog.is_empty() or keys.is_full():
             return None
         return self._ready.take_head(0)

@@ -94,10 +94,9 @@ class LengthLimit:
             if self._deaths.must_wait(self._timer):
                 return
             left -= 1
-            message = ready.maybe_take_oldest()
-            if message is None:
+            if not ready.is_ready():
                 return
-            self._deaths.add(message, ready.next_place, MAXLEN)
+            self._deaths.add(ready.take_next(), ready.next_place, MAXLEN)
 
     def close(self) -> None:
         """Release everything: the queue is deleted."""

@@ -41,7 +41,7 @@ from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.dispatch import DRAIN_BUDGET
 from warren.queues.effective_policy import EffectivePolicy
 from warren.queues.held_lanes import HeldLane
-from warren.queues.lanes import HELD_FROM, UNDELIVERED
+from warren.queues.lanes import HELD_FROM, LANE_SHIFT, NUMBER_MASK, UNDELIVERED
 from warren.queues.origin import CHANNEL, PROMISED, RELEASED
 from warren.queues.outcome import ACCEPTED
 from warren.queues.queue_host import QueueHost
@@ -79,7 +79,7 @@ class Queue(BaseQueue):
         self._restrained: bool = False  # shut, or with a limit of unacked messages, or being given some back
         self._returning: int = 0  # how many channels are giving messages back, step by step
         self._load_waiters: list[Callable[[], None]] | None = None  # None: nobody waits
-        self.ready.call_when_loaded(self._loaded)
+        self.ready.backlog(0).on_loaded = self._loaded
 
     # --- in -------------------------------------------------------------------------------------------------------
 
@@ -281,7 +281,9 @@ class Queue(BaseQueue):
         if self.deleted:
             return False
         place: i64 = delivery.sequence_number
-        self.ready.replace(delivery.message, place)
+        index = self.ready.index_of(place >> LANE_SHIFT)
+        if index is not None:
+            self._log.batch.settle(index, delivery.message, place & NUMBER_MASK)
         if message.persistent and self.stores:
             self.ready.store(message, place)
         delivery.message = message

@@ -22,6 +22,7 @@ from warren.msgstore.log.message import HEADER_AT, Message
 from warren.queues.dead_letter import DELIVERY_LIMIT, with_headers, without_header
 from warren.queues.delivery import Delivery
 from warren.queues.held_lanes import HeldLanes
+from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 from warren.queues.message_deaths import MessageDeaths
 from warren.queues.origin import RELEASED
 from warren.queues.rules import (
@@ -95,12 +96,17 @@ class Retries:
             return False
         return True
 
+    def _is_stored(self, place: i64) -> bool:
+        """Tell whether the log has the message at `place`, in a batch that is closed."""
+        index = self._queue.ready.index_of(place >> LANE_SHIFT)
+        return index is not None and index.lsn_of(place & NUMBER_MASK) != 0
+
     def _count(self, delivery: Delivery, failed: bool, delay_ms: i64, now_ms: i64) -> bool:
         message = self._maybe_counted(delivery.message, failed)
         if message is None:
             self._give_up(delivery)
             return False
-        if self._lanes.log.own.may_store_returns() or not self._queue.ready.is_stored(delivery.sequence_number):
+        if self._lanes.log.own.may_store_returns() or not self._is_stored(delivery.sequence_number):
             if delay_ms < 0:
                 delay_ms = self._delay_ms(message, failed)
             if delay_ms > 0:

@@ -86,7 +86,7 @@ class Search:
         self._lane = lane
         again = self._again
         while again and (place < 0 or again[0] < place):
-            if ready.maybe_returned(again[0]) is not None:
+            if ready.returned.maybe_at(again[0]) is not None:
                 return again[0]
             heappop(again)
         return place
@@ -121,8 +121,8 @@ class Search:
     def came_back(self, place: i64, ready: ReadyMessages) -> bool:
         """Note that a message has come back; True when the consumer was through."""
         again = self._again
-        if len(again) > 2 * ready.returned_count() + STALE_MIN:
-            again = sorted({each for each in again if ready.maybe_returned(each) is not None})
+        if len(again) > 2 * ready.returned.count() + STALE_MIN:
+            again = sorted({each for each in again if ready.returned.maybe_at(each) is not None})
             self._again = again
         heappush(again, int(place))
         return self._goes_on()
@@ -150,7 +150,7 @@ class Search:
             if ready.backlog(lane).seek(self._numbers[lane]) < end:
                 return False
         place: i64 = self.next_place(ready)
-        return place < 0 or ready.maybe_returned(place) is None
+        return place < 0 or ready.returned.maybe_at(place) is None
 
     def check_invariants(self, ready: ReadyMessages) -> None:
         """Assert that it is through if it says so. For tests."""
@@ -207,9 +207,9 @@ class Selective(Dispatch):
 
     def add(self, consumer: Consumer, selection: Selection) -> None:
         """Have `consumer`, which is new, get only messages that pass `selection`."""
-        again = self._ready.returned_places_now()
+        again = self._ready.returned.places()
         heapify(again)
-        search = Search(consumer, selection, self._ready.lane_count(), again)
+        search = Search(consumer, selection, self._ready.lane_count, again)
         consumer.search = search
         self._searches.append(search)
 
@@ -383,7 +383,7 @@ class Selective(Dispatch):
         if queue.deleted:
             return
         self._window = window
-        self._ready.count_in_memory(window.memory_bytes)
+        self._ready.backlog(lane).log.resident_bytes += window.memory_bytes
         if not self._searches:
             self._drop_window()
         self._go_on()
@@ -403,8 +403,9 @@ class Selective(Dispatch):
         window = self._window
         if window is not None:
             self._window = None
-            self._ready.count_in_memory(-window.memory_bytes)
-            self._ready.backlog(window.lane).offer_loaded(window.loaded)
+            backlog = self._ready.backlog(window.lane)
+            backlog.log.resident_bytes -= window.memory_bytes
+            backlog.offer_loaded(window.loaded)
 
     def check_invariants(self, *, is_idle: bool) -> None:
         """Assert (1), and (2) of the queue for these consumers."""

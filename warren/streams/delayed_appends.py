@@ -36,7 +36,7 @@ class DelayedAppends(HeldMessages):
 
     def _need_index(self) -> None:
         if self.index is None:
-            self.begin_storing(self._stream.ready.new_lane_index(DELAYED))
+            self.begin_storing(self._stream.ready.indexes.make(DELAYED))
 
     def released(self, message: Message) -> None:
         self._stream.accept(message, RELEASED)

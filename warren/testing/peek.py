@@ -22,8 +22,8 @@ from warren.testing.messages import QueuedMessage, properties_of
 def waiting_messages(queue: BaseQueue, files: FileSystem) -> list[QueuedMessage]:
     """Return them in the order in which they will be delivered."""
     ready = queue.ready
-    found = [(place, message, True) for place, message in ready.returned_messages(0, PLACE_MAX, int(ready.count))]
-    for lane in range(ready.lane_count()):
+    found = [(place, message, True) for place, message in ready.returned.between(0, PLACE_MAX, int(ready.count))]
+    for lane in range(ready.lane_count):
         backlog = ready.backlog(lane)
         for number, message in [*backlog.residents(), *_on_disk(backlog, files)]:
             found.append((lane << LANE_SHIFT | number, message, number < backlog.delivered_before))

@@ -24,7 +24,7 @@ class Place:
         client.declare("q", arguments={"x-key-shared": True})
         client.publish("", "q", b"body")
         queue = self.harness.plain_queue("q")
-        message = queue.ready.maybe_take_oldest()
+        message = queue.ready.take_next()
         assert message is not None
         self.message = message
         self.log = self.harness.broker.log

@@ -306,7 +306,7 @@ def test_what_is_read_for_who_goes_meanwhile_is_let_go(ends: str) -> None:
 
 def message_of(harness: Harness, body: bytes) -> Message:
     harness.channel().publish("", "q", body)
-    message = harness.queue("q").ready.maybe_take_oldest()
+    message = harness.queue("q").ready.take_next()
     assert message is not None
     return message
 
