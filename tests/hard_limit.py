@@ -1,8 +1,9 @@
 """Hooks of pytest that end a process whose test survives its own time limit, with the stacks of all its threads.
 
 pytest-timeout raises an exception in a test that takes too long. The exception does not help where the test catches it,
-or where its fixtures then wait for the same thread or process. So `GRACE_S` later the process ends: xdist says which
-test it was, and continues in a new process.
+or where its fixtures then wait for the same thread or process. So `GRACE_S` later the process ends. Of several
+processes xdist says which test it was, and continues in a new one. With one process the rest of the pass does not run,
+and `scripts/test` says which test has ended it.
 
 With ``--dist loadfile`` xdist would run that test again, and again wait for its end. So each test leaves a mark while
 it runs, and a test that finds its own mark fails at once. `scripts/test` reads the marks of tests that take long.

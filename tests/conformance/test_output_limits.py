@@ -140,7 +140,7 @@ def test_who_takes_nothing_is_dropped(harness: Harness) -> None:
     assert harness.queue("q").unacked_count == 2
     beat(harness, client, 2)
     assert client.ended
-    assert client.connection.is_unreachable
+    assert client.connection.heartbeats.is_given_up
     assert harness.notices[-1].event == "connection.lost"
     assert harness.notices[-1].fields["reason"] == "it took nothing of what waits for it, timeout: 30s"
     assert (harness.queue("q").ready_count, harness.queue("q").unacked_count) == (2, 0)
