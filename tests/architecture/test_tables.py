@@ -15,6 +15,7 @@ from warren.amqp.errors import REPLY_NAMES
 from warren.amqp.field_table import encode_table
 from warren.amqp.methods import METHODS, PROTOCOL_HEADER
 from warren.channels import connection_states
+from warren.channels.ending import close_broken
 from warren.channels.topology import TOPOLOGY_METHODS
 from warren.exchanges.registry import EXCHANGE_TYPES, create_exchange
 from warren.queues.arguments import ARGUMENTS
@@ -105,7 +106,7 @@ def test_what_the_table_of_states_allows_is_what_inputs_lead_to(state: str) -> N
 def test_a_fault_of_ours_closes_an_open_connection_and_ends_any_other(state: str) -> None:
     harness = Harness()
     client = client_in(harness, state)
-    client.connection.broken()
+    close_broken(client.connection)
     assert state_of(client) == ("CLOSING" if state == "RUNNING" else "ENDED")
 
 

@@ -13,6 +13,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
 from warren.amqp.field_table import encode_table
 from warren.amqp.methods import PROTOCOL_HEADER
+from warren.channels.ending import force_close
 from warren.vhosts.metadata import PermissionDelete, UserPut, VhostPut
 
 from .rules import rule
@@ -538,7 +539,7 @@ def test_a_closing_connection_is_not_told_that_an_alarm_is_over(client: Client, 
     harness.broker.set_alarm("memory", True)
     client.publish("", "q")
     client.expect(m.ConnectionBlocked)
-    client.connection.force_close("the administrator said so")
+    force_close(client.connection, "the administrator said so")
     harness.settle()
     client.expect(m.ConnectionClose, 0)
     harness.broker.set_alarm("memory", False)

@@ -10,6 +10,7 @@ from engine_harness import USER, Client, Harness, Refusal, exchange_declare
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE, Table, Timestamp, encode_table
+from warren.channels.ending import force_close
 from warren.vhosts.metadata import (
     BindingPut,
     ExchangePut,
@@ -230,7 +231,7 @@ def ask_to_close(client: Client) -> None:
 
 
 def force_closed(client: Client) -> None:
-    client.connection.force_close("no more")
+    force_close(client.connection, "no more")
     client.send(0, m.ConnectionCloseOk())
 
 

@@ -30,7 +30,6 @@ from warren.channels.topology_growth import (
     BINDING_BYTES,
     CONNECTION_BYTES,
     QUEUE_BYTES,
-    GrowthShare,
     TopologyGrowth,
 )
 from warren.vhosts.metadata import (
@@ -318,7 +317,7 @@ def test_topology_of_all_is_bounded_while_memory_is_short(harness: Harness) -> N
     growth = TopologyGrowth()
     for _ in range(2):
         growth.alarm_set()
-        added = sum(growth.allows(GrowthShare(), CONNECTION_BYTES) for _ in range(1000))
+        added = sum(growth.allows(key, CONNECTION_BYTES) for key in range(1000))
         assert added * CONNECTION_BYTES == ALARM_BYTES
 
 

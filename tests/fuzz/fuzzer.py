@@ -31,6 +31,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import decode_method
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.methods import PROTOCOL_HEADER
+from warren.channels.ending import force_close
 from warren.vhosts.metadata import PermissionPut
 
 from .mutator import Mutator
@@ -271,7 +272,7 @@ class Fuzzer:
             case 2 | 3:
                 client.client.stalled = True
             case 4:
-                client.client.connection.force_close("the administrator said so")
+                force_close(client.client.connection, "the administrator said so")
             case _:
                 pattern = choices.choice([".*", ".*", "^q", "^(e|amq)", ""])
                 engine.broker.administer(PermissionPut(USER, "/", ".*", ".*", pattern))

@@ -12,6 +12,7 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.methods import PROTOCOL_HEADER
 from warren.amqp.specification import parse_frames
+from warren.channels.ending import force_close
 
 from .session import WireFrame, closed, handshake, method, opened, publish
 
@@ -42,7 +43,7 @@ def methods_received(client: Client) -> list[tuple[int, Any]]:
 def test_a_broken_frame_behind_our_close_is_not_answered_by_a_second_close(broken: bytes) -> None:
     engine = Engine()
     client = connected(engine, [1])
-    client.connection.force_close("enough")
+    force_close(client.connection, "enough")
     client.connection.feed(broken)
     engine.settle()
     assert [type(call) for _, call in methods_received(client)] == [m.ConnectionClose]

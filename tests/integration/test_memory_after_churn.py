@@ -28,6 +28,7 @@ from warren.amqp.codec import frame, method_frame
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.amqp10.performatives import ACCEPTED, CLOSE
+from warren.channels.ending import force_close
 from warren.msgstore.log.message import Message
 from warren.queues.browse import Cursor, look
 from warren.queues.claim_names import claims_name
@@ -194,7 +195,7 @@ def _forced_out(harness: Harness) -> None:
     client = harness.channel()
     client.declare("own", exclusive=True)
     client.consume("own")
-    client.connection.force_close("a reason")
+    force_close(client.connection, "a reason")
     harness.settle()
     assert client.refusal().code == 320
     client.hang_up()

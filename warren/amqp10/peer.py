@@ -70,6 +70,7 @@ from warren.amqp10.performatives import (
 )
 from warren.amqp10.session import WINDOW, Amqp10Session
 from warren.amqp10.values import Array, Symbol, UByte, UInt, UShort
+from warren.channels.back_pressure import block_publisher
 from warren.channels.connection_states import (
     AWAIT_HEADER,
     AWAIT_OPEN,
@@ -81,6 +82,7 @@ from warren.channels.connection_states import (
     NEXT_STATES,
     RUNNING,
 )
+from warren.channels.ending import note_error
 from warren.channels.jobs import ChannelEnd
 from warren.channels.login import LoginRequest, enter_vhost
 from warren.channels.origin import Origin
@@ -290,7 +292,7 @@ class Amqp10Peer(Peer):
                 vhost = self.vhost
                 assert vhost is not None
                 if self.shared.stopped or vhost.is_crowded:
-                    self.publisher_blocked()
+                    block_publisher(self)
                     return False
                 if len(self._responses) >= RESPONSES_MAX:
                     self.pause(PAUSED_COMMIT)  # it asks faster than the disk answers
@@ -542,18 +544,18 @@ class Amqp10Peer(Peer):
 
     def note_link_error(self, session: Session, error: AmqpError) -> None:
         """Have the log say that a link was refused or detached."""
-        self._note_error("channel.error", int(session.number), error)
+        note_error(self, "channel.error", int(session.number), error)
 
     def _failed(self, error: AmqpError) -> None:
         """Turn an error into the close that it asks for."""
         if self.state >= CLOSING:
             self._is_deaf = True  # one close has been sent, or answered
             return
-        self._note_error("connection.error", 0, error)
+        note_error(self, "connection.error", 0, error)
         if self.state < AWAIT_OPEN:
             self.drop(error.reply_text)
             return
-        self._end_channels()
+        self.end_channels()
         self._close_with(condition_of(error), error.explanation)
         if error.reply_code == FRAME_ERROR:
             self._is_deaf = True
@@ -579,7 +581,7 @@ class Amqp10Peer(Peer):
             session.confirm()
         self.enter(CLOSING)
         self.heartbeats.deadline_s = NO_LIMIT_S  # until we have answered
-        self._end_channels(answered=True)
+        self.end_channels(answered=True)
         if self.state == CLOSING:
             self.pause(PAUSED_WORK)
 
@@ -604,7 +606,7 @@ class Amqp10Peer(Peer):
             return
         told = error_value(condition_of(refusal), refusal.explanation)
         self.outbox.write(frame(session.channel, END, [told]))
-        self._note_error("channel.error", int(session.number), refusal)
+        note_error(self, "channel.error", int(session.number), refusal)
 
     def forget_input(self) -> None:
         self._rest = b""

@@ -63,6 +63,7 @@ from warren.amqp10.performatives import (
     write_flow,
 )
 from warren.amqp10.values import UInt
+from warren.channels.back_pressure import block_publisher
 from warren.channels.consuming import cancel
 from warren.channels.jobs import LOOKS_PER_STEP
 from warren.channels.prepared_publish import PreparedPublish
@@ -278,7 +279,7 @@ class Amqp10Session(Session):
         shared = self.shared
         shared.inbound.hold(self, cost)
         if shared.large_stopped and self.connection.inbound_bytes > STOPPED_MAX_BYTES:
-            self.connection.publisher_blocked()
+            block_publisher(self.connection)
 
     def _count_pieces(self) -> None:
         """Count the held bytes again: one link holds nothing now, other links may."""

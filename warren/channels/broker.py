@@ -23,9 +23,11 @@ from warren.amqp.outbox import Outbox
 from warren.channels.access import AccessControl
 from warren.channels.administration import Administration, existing_vhost
 from warren.channels.audit_trail import AuditTrail
+from warren.channels.back_pressure import alarm_set
 from warren.channels.cancel_notices import CancelNotices, tell_lost
 from warren.channels.connection import Connection
 from warren.channels.direct_session import DirectPeer, DirectSession
+from warren.channels.ending import force_close
 from warren.channels.events import Events
 from warren.channels.inbound import Inbound
 from warren.channels.jobs import QueueEnd, Resuming, TakingApart
@@ -39,7 +41,7 @@ from warren.channels.reply_gate import ShutGates
 from warren.channels.rounds import Rounds
 from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.channels.shared import Shared
-from warren.channels.shortage_notes import ShortageNotes, close_largest
+from warren.channels.shortage_notes import ShortageNotes, close_largest, close_stalled
 from warren.channels.topology_growth import TopologyGrowth
 from warren.msgstore.log.jobs import CommitJob, Errand
 from warren.msgstore.log.message import Message
@@ -181,7 +183,7 @@ class Broker:
         """Put a peer that speaks `protocol` in the place of a connection that has received only `data` so far."""
         key = connection.key
         made = protocol(self, key, connection.origin)
-        made.go_on_from(connection)
+        made.heartbeats.deadline_s = connection.heartbeats.deadline_s
         connection.give_way()
         self.connections[key] = made
         self.rounds.hurry(key)
@@ -326,7 +328,7 @@ class Broker:
         inbound = self.shared.inbound
         for channel in inbound.tick(now_s):
             assert isinstance(channel, Session)
-            channel.connection.close_stalled(channel, inbound.timeout_s)
+            close_stalled(channel, inbound.timeout_s)
         self._shortages.tick(now_s)
         self.audit_trail.tick()
         self.access.routes.tick()
@@ -519,7 +521,7 @@ class Broker:
         self.events.alarm(resource, short)
         if short:
             for connection in self.connections.values():
-                connection.alarm_set()
+                alarm_set(connection)
         self.flow.check()
 
     def has_alarm(self, resource: str) -> bool:
@@ -579,4 +581,4 @@ class Broker:
     def shut_down(self, reason: str) -> None:
         """Close every connection with 320; each is ended by its close-ok or its deadline."""
         for connection in list(self.connections.values()):
-            connection.force_close(f"broker forced connection closure with reason '{reason}'", noted=False)
+            force_close(connection, f"broker forced connection closure with reason '{reason}'", noted=False)

@@ -40,10 +40,12 @@ from warren.amqp.methods import (
     PROTOCOL_HEADER,
 )
 from warren.channels.access import Principal, Usage
+from warren.channels.back_pressure import block_publisher
 from warren.channels.channel import Channel
 from warren.channels.connection_states import AWAIT_HEADER, CLOSING, ENDED, RUNNING
 from warren.channels.consuming import may_get
 from warren.channels.content_channel import EXPECT_HEADER, EXPECT_METHOD, ContentChannel
+from warren.channels.ending import note_error
 from warren.channels.fast_path import FrameConnection
 from warren.channels.handshake import FRAME_MAX_BYTES, Handshake
 from warren.channels.jobs import ChannelEnd
@@ -151,8 +153,9 @@ class Connection(FrameConnection):
             if self._gate.is_full():
                 self.pause(PAUSED_COMMIT)
                 return False
-            if self.broker.has_alarm("memory") and not self.has_growth_left(growth_bytes(channel, method)):
-                self.publisher_blocked()
+            broker = self.broker
+            if broker.has_alarm("memory") and not broker.growth.allows(self.key, growth_bytes(channel, method)):
+                block_publisher(self)
                 return False
             handle_topology(channel, method)
             return True
@@ -220,7 +223,7 @@ class Connection(FrameConnection):
             return
         close = m.ChannelClose(refusal.reply_code, refusal.reply_text, method_id >> 16, method_id & 0xFFFF)
         self.send_method(number, close, 0)
-        self._note_error("channel.error", number, refusal)
+        note_error(self, "channel.error", number, refusal)
 
     def answer_close(self) -> None:
         """Everything that the peer's connection.close ends has ended."""
@@ -263,7 +266,7 @@ class Connection(FrameConnection):
                 channel.confirm()
             self.enter(CLOSING)
             self.heartbeats.deadline_s = NO_LIMIT_S  # until we have answered
-            self._end_channels(answered=True)
+            self.end_channels(answered=True)
             if self.state == CLOSING:
                 self.pause(PAUSED_WORK)
         elif isinstance(method, m.ConnectionUpdateSecret):
@@ -315,11 +318,11 @@ class Connection(FrameConnection):
         if isinstance(error, ChannelException) and self.running and number in self.channels:
             self.close_session(self.channels[number], error, int(self.at_method))
             return True
-        self._note_error("connection.error", int(self.at_channel), error)
+        note_error(self, "connection.error", int(self.at_channel), error)
         if self.state < RUNNING and error.reply_code != NOT_ALLOWED:
             self.drop(error.reply_text)
             return False
-        self._end_channels()
+        self.end_channels()
         self.send_close(error.reply_code, error.explanation, int(self.at_method))
         if error.reply_code == FRAME_ERROR:
             self._deaf = True

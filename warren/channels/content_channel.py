@@ -29,6 +29,7 @@ from warren.amqp.errors import (
 from warren.amqp.methods import BASIC_CLASS_ID, FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES
 from warren.amqp.numbers import number_text
 from warren.amqp.properties import BODY_SIZE_OFFSET, MIN_HEADER_BYTES
+from warren.channels.back_pressure import block_publisher
 from warren.channels.session import SESSION_OPEN, Session
 from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES
 from warren.queues.delivery import DeliveryLedger
@@ -185,7 +186,7 @@ class ContentChannel(Session):
         shared = self.shared
         shared.inbound.hold(self, size)
         if shared.large_stopped and self.connection.inbound_bytes > STOPPED_MAX_BYTES:
-            self.connection.publisher_blocked()
+            block_publisher(self.connection)
 
     def drop_content(self) -> None:
         """Forget a content received in part: the channel or its connection ends."""

@@ -33,6 +33,7 @@ from warren.amqp.errors import (
 from warren.amqp.methods import FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES
 from warren.amqp.properties import BODY_SIZE_OFFSET
 from warren.channels.access import Principal
+from warren.channels.back_pressure import block_publisher
 from warren.channels.confirms import Confirms
 from warren.channels.connection_states import CLOSING, NEXT_STATES, RUNNING
 from warren.channels.consuming import get, may_get
@@ -147,7 +148,7 @@ class DirectPeer(Peer):
         if isinstance(error, ChannelException):
             self.close_session(session, error, 0)
         else:
-            self._end_channels()
+            self.end_channels()
             self.send_close(error.reply_code, error.explanation, 0)
 
     def close_session(self, session: Session, error: ChannelException, method_id: int) -> None:
@@ -246,7 +247,7 @@ class DirectSession(Session):
     def _may_publish(self) -> bool:
         """Tell whether publishers need not wait; if they do, the peer is paused."""
         if self.shared.stopped or self.vhost.is_crowded:
-            self.connection.publisher_blocked()
+            block_publisher(self.connection)
             return False
         return True
 

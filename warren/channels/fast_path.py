@@ -42,6 +42,7 @@ from warren.amqp.methods import (
     FRAME_OVERHEAD_BYTES,
 )
 from warren.amqp.properties import BODY_SIZE_OFFSET, MIN_HEADER_BYTES
+from warren.channels.back_pressure import block_publisher
 from warren.channels.connection_states import NEXT_STATES
 from warren.channels.content_channel import CUT_MIN_BYTES, EXPECT_HEADER, EXPECT_METHOD, ContentChannel, slice_of
 from warren.channels.origin import Origin
@@ -254,7 +255,7 @@ class FrameConnection(Peer):
                         vhost = self.vhost
                         assert vhost is not None
                         if self.shared.stopped or vhost.is_crowded:
-                            self.publisher_blocked()
+                            block_publisher(self)
                             return pos
                         route = channel.last_route
                         if (

@@ -28,6 +28,7 @@ from warren.amqp.methods import (
     FRAME_OVERHEAD_BYTES,
     PROTOCOL_HEADER,
 )
+from warren.channels.back_pressure import UNWANTED, WANTED
 from warren.channels.connection_states import (
     AWAIT_OPEN,
     AWAIT_START_OK,
@@ -222,7 +223,7 @@ class Handshake:
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
             connection.consumer_cancel_notify = capabilities.get("consumer_cancel_notify") is True
-            connection.wants_blocked = capabilities.get("connection.blocked") is True
+            connection.blocked_notice = WANTED if capabilities.get("connection.blocked") is True else UNWANTED
             self._expects_refusal = capabilities.get("authentication_failure_close") is True
         name = method.client_properties.get("connection_name")
         connection.name = name if isinstance(name, str) else ""

@@ -76,7 +76,8 @@ class Inbound:
             return
         if self.floor is None:
             self._give_floor(connection)
-        elif connection.wait_inbound():
+        else:
+            connection.wait_inbound()
             self.waiting[connection] = None
 
     def let_go(self, channel: Session) -> None:

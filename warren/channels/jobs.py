@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mypy_extensions import i64
 
+from warren.channels.back_pressure import is_held_up, unblock
 from warren.channels.consuming import drop_consumer, recheck
+from warren.channels.ending import force_close
+from warren.channels.shared import PAUSED_WORK
 from warren.msgstore.log.own_writes import NOTHING, PACED
 from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.base_queue import BaseQueue
@@ -64,7 +67,8 @@ class ConnectionJobs(Job):
         try:
             while jobs:
                 if jobs[0].need() != need or not jobs[0].go_on(steps):
-                    self._connection.wait_for_work()
+                    if self._connection.running:
+                        self._connection.pause(PAUSED_WORK)
                     return False
                 jobs.popleft()
         except BaseException:
@@ -352,7 +356,7 @@ class ForcedClose(Job):
             steps.left -= CLOSE_STEPS
             connection = self._connections[self._next]
             self._next += 1
-            connection.force_close(self._reason)
+            force_close(connection, self._reason)
         return True
 
 
@@ -483,8 +487,19 @@ class NewRights(Job):
             steps.left -= 1
             if connection.vhost_name == self._vhost:
                 steps.left -= CLOSE_STEPS
-                connection.rights_changed()
+                _rights_changed(connection)
         return True
+
+
+def _rights_changed(connection: Peer) -> None:
+    """End a connection whose user may no longer enter its vhost, else cancel consumers that may not read now."""
+    user, vhost = connection.user_name, connection.vhost_name
+    if connection.broker.access.maybe_principal(user, vhost) is None:
+        force_close(connection, f"access to vhost '{vhost}' was revoked for user '{user}'")
+        return
+    for channel in list(connection.channels.values()):  # one of another protocol takes its connection with it
+        if channel.is_open():
+            connection.begin(Recheck(channel))
 
 
 class Resuming(Job):
@@ -518,9 +533,9 @@ class Resuming(Job):
             else:
                 connection = self._connections[self._next]
                 self._next += 1
-                if connection.is_held_up():
+                if is_held_up(connection):
                     steps.left -= RESUME_STEPS
-                    connection.unblock()
+                    unblock(connection)
                 elif looks > 0:
                     looks -= 1
                 else:

@@ -9,7 +9,7 @@ sessions (`channels.session`). A protocol derives from it, and adds how bytes be
     answer_close                 everything that the peer asked to end has ended
     send_close, write_heartbeat  the last words, and the sign of life for the peer
     forget_input                 it has ended
-    tell_blocked, tell_unblocked for a protocol that has words for that
+    tell_blocked and the like    for a protocol that has words for that
 
 1. The states are those of `connection_states`; which may follow which is the protocol's table.
 2. Replies leave in the order of their requests (`reply_gate`).
@@ -23,22 +23,15 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from warren.amqp.errors import (
-    CONNECTION_FORCED,
-    INTERNAL_ERROR,
-    PRECONDITION_FAILED,
-    RESOURCE_ERROR,
-    AmqpError,
-    ChannelException,
-    ConnectionException,
-)
+from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import Table
-from warren.amqp.methods import BASIC_PUBLISH
 from warren.amqp.outbox import Outbox
 from warren.channels.access import Principal, Usage
-from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOSING, ENDED, RUNNING, STATE_NAMES
+from warren.channels.back_pressure import UNWANTED, tell_blocked, tell_unblocked
+from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, ENDED, RUNNING, STATE_NAMES
+from warren.channels.ending import give_up
 from warren.channels.heartbeats import Heartbeats
-from warren.channels.jobs import ConnectionEnd, ConnectionJobs, Recheck
+from warren.channels.jobs import ConnectionEnd, ConnectionJobs
 from warren.channels.login import LoginRequest
 from warren.channels.origin import Origin
 from warren.channels.overdue import sweep
@@ -47,7 +40,6 @@ from warren.channels.rounds import is_long
 from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.channels.shared import (
     FEED_UNITS_MAX,
-    PAUSED_ALARM,
     PAUSED_COMMIT,
     PAUSED_INBOUND,
     PAUSED_OUTBOX,
@@ -55,7 +47,6 @@ from warren.channels.shared import (
     PAUSED_WORK,
     Shared,
 )
-from warren.channels.topology_growth import GrowthShare
 from warren.queues.base_queue import BaseQueue
 from warren.queues.long_work import Job
 from warren.queues.turns import Turns
@@ -65,9 +56,6 @@ if TYPE_CHECKING:
     from warren.channels.broker import Broker
 
 CLOSE_TIMEOUT_S: Final = 30.0
-
-# Why a connection is blocked without an alarm.
-INBOUND_REASON: Final = "too much is held for messages received in part"
 
 # Longer than a broker runs.
 NO_LIMIT_S: Final = 1e12
@@ -110,21 +98,15 @@ class Peer:
         self.channel_max: int = broker.limits.channel_max
         self.received_reads: i64 = 0  # the number of reads from the socket
         self.channels_opened: int = 0  # ever
-        self.wants_blocked: bool = False
-        self.told_blocked: bool = False
+        self.blocked_notice: int = UNWANTED  # see `back_pressure`
         self.exclusive_queues = _NO_QUEUES
         self.is_known: bool = False  # has begun to log in
         self._next_states = next_states
         self._usage: Usage | None = None  # of the user, from `opened` to the end
         self._work: ConnectionJobs | None = None
-        self._growth: GrowthShare | None = None  # from the first of it on
         self._gate = ReplyGate()
         self.heartbeats = Heartbeats(broker.now_s, broker.now_s + broker.limits.handshake_timeout_s)
         self._next_sweep_s: float = 0.0
-
-    def go_on_from(self, earlier: Peer) -> None:
-        """Take the place of `earlier`, which has begun as another protocol. Its handshake timeout keeps running."""
-        self.heartbeats.deadline_s = earlier.heartbeats.deadline_s
 
     # --- overridden by protocols ------------------------------------------------------------------------------------
 
@@ -169,6 +151,9 @@ class Peer:
 
     def tell_unblocked(self) -> None:
         """Tell it that this is over."""
+
+    def tell_given_up(self, reason: str) -> None:
+        """Tell it that it ends because nothing comes from it, in case it hears that."""
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -296,11 +281,6 @@ class Peer:
         else:
             work.add(job)
 
-    def wait_for_work(self) -> None:
-        """Some of it is left to be done."""
-        if self.running:
-            self.pause(PAUSED_WORK)
-
     def work_done(self) -> None:
         """All of it is done."""
         self._work = None
@@ -313,83 +293,16 @@ class Peer:
 
     # --- shortages --------------------------------------------------------------------------------------------------
 
-    def has_growth_left(self, size_bytes: i64) -> bool:
-        """Tell whether topology may grow by so much although memory is short, and count it."""
-        if size_bytes == 0:
-            return True
-        growth = self._growth
-        if growth is None:
-            growth = GrowthShare()
-            self._growth = growth
-        return self.broker.growth.allows(growth, size_bytes)
-
-    def check_growth(self, size_bytes: i64) -> None:
-        """Make sure of `has_growth_left`.
-
-        Raises:
-            ChannelException: 406.
-        """
-        if not self.has_growth_left(size_bytes):
-            text = "memory is short: nothing can be declared or bound until the memory alarm is over"
-            raise ChannelException(PRECONDITION_FAILED, text)
-
-    def publisher_blocked(self) -> None:
-        """Memory or disk is short, or the disk is behind, and this connection publishes."""
-        self.pause(PAUSED_ALARM)
-        # A short delay of the disk is soon over: do not tell the client.
-        if self.broker.flow.alarm_reason != "":
-            self._tell_blocked()
-
-    def alarm_set(self) -> None:
-        """Memory or disk has become short.
-
-        A peer that waits for a confirm is told at once: its message may be the one that has no room on the disk, and
-        it may not publish again before that message is confirmed.
-        """
-        if self.state == RUNNING and any(each.unconfirmed_count() > 0 for each in self.channels.values()):
-            self._tell_blocked()
-
-    def _tell_blocked(self) -> None:
-        if self.wants_blocked and not self.told_blocked:
-            self.told_blocked = True
-            self.tell_blocked(self.broker.flow.alarm_reason or INBOUND_REASON)
-
-    def is_held_up(self) -> bool:
-        """Tell whether it waits for the end of an alarm, or its peer has been told so."""
-        return self.told_blocked or self.paused & PAUSED_ALARM != 0
-
-    def unblock(self) -> None:
-        """The alarm is over."""
-        self._tell_unblocked()
-        self.resume(PAUSED_ALARM)
-
-    def _tell_unblocked(self) -> None:
-        if self.told_blocked:
-            self.told_blocked = False
-            if self.state == RUNNING:  # nothing follows connection.close
-                self.tell_unblocked()
-
-    def wait_inbound(self) -> bool:
-        # It is told by `tick`, if it still waits then: mostly that is over in a moment.
+    def wait_inbound(self) -> None:
+        """It holds much of what is received in part. `tick` tells it, if it still waits then."""
         self.pause(PAUSED_INBOUND)
         self.broker.rounds.hurry(self.key)
-        return True
 
     def resume_inbound(self) -> None:
+        """It need not wait for others."""
         if self.broker.flow.alarm_reason == "":
-            self._tell_unblocked()
+            tell_unblocked(self)
         self.resume(PAUSED_INBOUND)
-
-    def close_largest(self) -> None:
-        """Close this connection, which holds most of the partly received contents."""
-        error = ConnectionException(RESOURCE_ERROR, INBOUND_REASON)
-        self._note_error("connection.error", 0, error)
-        self.close_at_once(error.reply_code, error.explanation)
-
-    def close_stalled(self, channel: Session, timeout_s: float) -> None:
-        """Close a channel that has begun a content and sends no more of it."""
-        text = f"publish on channel {int(channel.number)} timed out: no more of its content came within {timeout_s:g} s"
-        self.close_session(channel, ChannelException(PRECONDITION_FAILED, text), BASIC_PUBLISH)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -402,7 +315,7 @@ class Peer:
     def tick(self, now_s: float) -> None:
         """Send a heartbeat when due, give up on a silent peer, enforce deadlines."""
         if self.paused & PAUSED_INBOUND:
-            self._tell_blocked()
+            tell_blocked(self)
         heartbeats = self.heartbeats
         if self.state != RUNNING:
             if now_s >= heartbeats.deadline_s and self.state != ENDED:
@@ -414,79 +327,29 @@ class Peer:
             self._next_sweep_s = sweep(self, now_s)
         if heartbeats.is_stuck(timeout_s) and not self.origin.is_internal:
             # Heartbeats show that it lives; but it would hold its waiting bytes and unacknowledged messages for ever.
-            self.give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
+            give_up(self, f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
         elif heartbeats.is_gone():
-            self.give_up(f"missed heartbeats from client, timeout: {heartbeats.interval_s}s")
+            give_up(self, f"missed heartbeats from client, timeout: {heartbeats.interval_s}s")
         elif heartbeats.is_due():
             self.write_heartbeat()
 
-    def give_up(self, reason: str) -> None:
-        """End as if the socket were gone."""
-        self.broker.note("warning", "connection.lost", {"peer": self.origin.peer, "reason": reason})
-        self.heartbeats.is_given_up = True
-        self._end_channels()
-        self.end()
-
-    # --- errors and the end -----------------------------------------------------------------------------------------
-
-    def refuse(self, channel: Session, error: ChannelException, method_id: int) -> None:
-        """Close `channel`, if that has not happened yet, because of something that is found only now."""
-        if channel.is_open():
-            self.close_session(channel, error, method_id)
-
-    def _note_error(self, event: str, channel_number: int, error: AmqpError) -> None:
-        fields: dict[str, object] = {
-            "peer": self.origin.peer,
-            "user": self.user_name,
-            "vhost": self.vhost_name,
-            "channel": channel_number,
-            "reply_code": error.reply_code,
-            "reply_text": error.reply_text,
-        }
-        self.broker.note("warning", event, fields)
-
-    def broken(self) -> None:
-        """We failed, not the peer: close with 541, if it can expect that."""
-        self._end_channels()
-        if self.state == RUNNING:
-            self.send_close(INTERNAL_ERROR, "an internal error, see the broker's log", 0)
-        else:
-            self.end()
-
-    def force_close(self, reason: str, *, noted: bool = True) -> None:
-        """Close from our side with 320, or drop a connection that is not open. `noted`: with a notice of its own."""
-        if self.state == RUNNING:
-            if noted and not self.origin.is_direct:
-                fields: dict[str, object] = {"peer": self.origin.peer, "user": self.user_name, "vhost": self.vhost_name}
-                fields["reason"] = reason
-                self.broker.note("info", "connection.forced", fields)
-            self.close_at_once(CONNECTION_FORCED, reason)
-        elif self.state not in (CLOSING, ENDED):
-            self.end()
-
-    def close_at_once(self, reply_code: int, explanation: str) -> None:
-        """Close from our side, in any state."""
-        self._end_channels()
-        self.send_close(reply_code, explanation, 0)
-        # Even if the connection was paused, its close-ok has to be read.
-        if self.paused:
-            self.paused = 0
-            self.broker.resumed.append(self)
+    # --- the end ----------------------------------------------------------------------------------------------------
 
     def lost(self) -> None:
         """The socket is gone."""
         if self.state == RUNNING and not self.origin.is_direct:
             self.broker.note("info", "connection.lost", {"peer": self.origin.peer, "reason": "closed by the peer"})
-        self._end_channels()
+        self.end_channels()
         self.end()
 
     def drop(self, why: str) -> None:
         """End without a word to the peer."""
         self.broker.note("warning", "connection.dropped", {"peer": self.origin.peer, "reason": why})
-        self._end_channels()
+        self.end_channels()
         self.end()
 
-    def _end_channels(self, *, answered: bool = False) -> None:
+    def end_channels(self, *, answered: bool = False) -> None:
+        """Begin to end its sessions, and then its exclusive queues; `answered`: `answer_close` follows."""
         self.running = False
         channels: list[Session] = []
         for channel in self.channels.values():
@@ -499,16 +362,8 @@ class Peer:
         if channels or self.exclusive_queues or answered:
             self.begin(ConnectionEnd(self, channels, answered=answered))
 
-    def rights_changed(self) -> None:
-        """The permission in the vhost has changed: end without one, else cancel consumers that may not read now."""
-        if self.broker.access.maybe_principal(self.user_name, self.vhost_name) is None:
-            self.force_close(f"access to vhost '{self.vhost_name}' was revoked for user '{self.user_name}'")
-            return
-        for channel in list(self.channels.values()):  # one of another protocol takes its connection with it
-            if channel.state != CHANNEL_CLOSING:
-                self.begin(Recheck(channel))
-
     def end(self) -> None:
+        """End now: the last bytes follow, then the socket is closed."""
         if self.state == ENDED:
             return
         self.enter(ENDED)

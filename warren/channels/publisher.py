@@ -297,7 +297,7 @@ class Publisher:
 
     def refuse(self, error: ChannelException) -> None:
         """Close the channel for a publish that failed when basic.publish had been handled."""
-        self._connection.refuse(self._channel, error, BASIC_PUBLISH)
+        self._channel.refuse(error, BASIC_PUBLISH)
 
     # --- transactions -----------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from mypy_extensions import i64
 from warren.amqp.errors import NOT_FOUND, ChannelException
 from warren.amqp.methods import FRAME_HEAD_BYTES
 from warren.amqp.properties import PERSISTENT_FLAG, SPECIAL_PROPERTIES, scan_properties
+from warren.channels.back_pressure import block_publisher
 from warren.channels.confirms import Confirms
 from warren.channels.jobs import AckRun, Reply, ReturnOfTaken, ReturnRun
 from warren.channels.publisher import Publisher
@@ -370,7 +371,7 @@ class Session:
         if transaction is None:
             self._put_back(taken, requeue=requeue, failed=failed, delay_ms=delay_ms)
             if not requeue and self.vhost.is_crowded:
-                self.connection.publisher_blocked()  # its dead letters would have to wait
+                block_publisher(self.connection)  # its dead letters would have to wait
         else:
             transaction.rejected.extend([(delivery, requeue, failed) for delivery in taken])
 
@@ -410,6 +411,11 @@ class Session:
     def is_open(self) -> bool:
         """Tell whether its peer may still be told something on it."""
         return self.state != CHANNEL_CLOSING and self.connection.running
+
+    def refuse(self, error: ChannelException, method_id: int) -> None:
+        """Close it, if that has not happened yet, because of something that is found only now."""
+        if self.is_open():
+            self.connection.close_session(self, error, method_id)
 
     def close(self) -> None:
         """Take nothing more; `jobs.ChannelEnd` releases everything."""

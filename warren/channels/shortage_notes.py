@@ -1,12 +1,17 @@
-"""What the broker says about its own shortages: contents received in part, and dropped dead letters."""
+"""What the broker says about its own shortages, and ends for them: contents received in part, dropped dead letters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
+from warren.amqp.errors import PRECONDITION_FAILED, RESOURCE_ERROR, ChannelException, ConnectionException
+from warren.amqp.methods import BASIC_PUBLISH
+from warren.channels.back_pressure import INBOUND_REASON
+from warren.channels.ending import close_at_once, note_error
 from warren.channels.inbound import Inbound
 from warren.channels.peer import Peer
+from warren.channels.session import Session
 from warren.vhosts.dead_lettering import LettersInLine
 
 LETTERS_NOTE_EVERY_S: Final = 60.0
@@ -68,8 +73,15 @@ def close_largest(inbound: Inbound) -> None:
         largest = inbound.maybe_largest()
         if largest is None:
             return
-        assert isinstance(largest, Peer)
-        largest.close_largest()
+        error = ConnectionException(RESOURCE_ERROR, INBOUND_REASON)
+        note_error(largest, "connection.error", 0, error)
+        close_at_once(largest, error.reply_code, error.explanation)
+
+
+def close_stalled(channel: Session, timeout_s: float) -> None:
+    """Close a channel that has begun a content and sends no more of it."""
+    text = f"publish on channel {int(channel.number)} timed out: no more of its content came within {timeout_s:g} s"
+    channel.connection.close_session(channel, ChannelException(PRECONDITION_FAILED, text), BASIC_PUBLISH)
 
 
 def _inbound_bytes(connection: Peer) -> int:

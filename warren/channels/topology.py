@@ -55,7 +55,7 @@ def run_topology(session: Session, command: Any) -> None:
     """
     peer = session.connection
     if peer.broker.has_alarm("memory"):
-        peer.check_growth(growth_bytes(session, command))
+        peer.broker.growth.check(peer.key, growth_bytes(session, command))
     handle_topology(session, command)
 
 
@@ -453,7 +453,8 @@ def bind_subscriber(channel: Session, subscriber: Receiver, exchange: str, bindi
     _check_room_for_binding(channel, source, subscriber, binding_key, arguments)
     connection = channel.connection
     if connection.broker.has_alarm("memory"):
-        connection.check_growth(binding_growth_bytes(channel, exchange, subscriber, binding_key, arguments))
+        size = binding_growth_bytes(channel, exchange, subscriber, binding_key, arguments)
+        connection.broker.growth.check(connection.key, size)
     channel.vhost.bind(source, subscriber, binding_key, arguments, connection.user_name)
 
 

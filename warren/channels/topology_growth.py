@@ -15,6 +15,7 @@ from mypy_extensions import i64
 
 from warren.amqp import methods as m
 from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.channels.session import Session
 from warren.queues.destination import Destination
 
@@ -27,36 +28,38 @@ BINDING_BYTES: Final = 1024
 _DECODED: Final = 8
 
 
-class GrowthShare:
-    """The bytes that one connection has added during the alarm of that number."""
-
-    def __init__(self) -> None:
-        self.alarm: i64 = 0
-        self.used_bytes: i64 = 0
-
-
 class TopologyGrowth:
     """The room that is left in the current alarm, or in the last one."""
 
     def __init__(self) -> None:
-        self._alarm: i64 = 0
         self._left_bytes: i64 = 0
+        self._used_bytes: dict[int, int] = {}  # what connections have added, by their keys
 
     def alarm_set(self) -> None:
         """Memory has become short."""
-        self._alarm += 1
         self._left_bytes = ALARM_BYTES
+        self._used_bytes = {}
 
-    def allows(self, share: GrowthShare, size_bytes: i64) -> bool:
-        """Tell whether the connection of `share` may add so much, and count it."""
-        if share.alarm != self._alarm:
-            share.alarm = self._alarm
-            share.used_bytes = 0
-        if share.used_bytes + size_bytes > CONNECTION_BYTES or size_bytes > self._left_bytes:
+    def allows(self, key: int, size_bytes: i64) -> bool:
+        """Tell whether the connection of that key may add so much although memory is short, and count it."""
+        if size_bytes == 0:
+            return True
+        used: i64 = self._used_bytes.get(key, 0) + size_bytes
+        if used > CONNECTION_BYTES or size_bytes > self._left_bytes:
             return False
-        share.used_bytes += size_bytes
+        self._used_bytes[key] = int(used)
         self._left_bytes -= size_bytes
         return True
+
+    def check(self, key: int, size_bytes: i64) -> None:
+        """Make sure that the connection of that key may add so much.
+
+        Raises:
+            ChannelException: 406.
+        """
+        if not self.allows(key, size_bytes):
+            text = "memory is short: nothing can be declared or bound until the memory alarm is over"
+            raise ChannelException(PRECONDITION_FAILED, text)
 
 
 def growth_bytes(channel: Session, method: Any) -> i64:

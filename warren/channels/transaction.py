@@ -464,7 +464,7 @@ class Commit(Job):
         channel = self._channel
         if self._partial:
             error = ChannelException(PRECONDITION_FAILED, "partial tx completion")
-            channel.connection.refuse(channel, error, TX_COMMIT)
+            channel.refuse(error, TX_COMMIT)
             return
         if channel.is_open():
             channel.reply(m.TxCommitOk(), int(self._ticket), self._batch)

@@ -7,8 +7,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from warren.channels.back_pressure import TOLD
 from warren.channels.broker import Broker
 from warren.channels.connection_states import ENDED, STATE_NAMES
+from warren.channels.ending import force_close
 from warren.channels.event_values import port_of
 from warren.channels.peer import Peer
 from warren.channels.session import Session
@@ -309,7 +311,7 @@ class Connections:
             connection.protocol_shown(),
             # A link of this broker connects to it from within, as RabbitMQ's do.
             "direct" if connection.origin.is_internal else "network",
-            "blocked" if connection.told_blocked else STATE_NAMES[connection.state],
+            "blocked" if connection.blocked_notice == TOLD else STATE_NAMES[connection.state],
             len(connection.channels),
             connection.channel_max,
             connection.frame_max_bytes,
@@ -378,7 +380,7 @@ class Connections:
 
     def close(self, connection: ConnectionRef, reason: str) -> None:
         """Close a connection of a client, who is told the `reason`."""
-        _peer(connection).force_close(reason)
+        force_close(_peer(connection), reason)
         self._settle()
 
 

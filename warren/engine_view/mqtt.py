@@ -13,6 +13,7 @@ import msgspec
 
 from warren.amqp.errors import ChannelException
 from warren.channels.broker import Broker
+from warren.channels.ending import force_close
 from warren.engine_view.connections import ConnectionEnds, connection_ends
 from warren.engine_view.permissions import Rights
 from warren.exchanges.binding import Binding
@@ -155,7 +156,7 @@ class MqttSessions:
             current = peer.channels.get(1)
             if isinstance(current, MqttSession):
                 current.expiry_s = 0
-            peer.force_close(reason)
+            force_close(peer, reason)
         ticket = self._broker.journal.last_ticket
         self._settle()
         return ticket

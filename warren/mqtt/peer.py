@@ -34,7 +34,9 @@ from mypy_extensions import i64
 from warren.amqp.errors import AmqpError, ChannelException
 from warren.amqp.field_table import Table
 from warren.channels.access import CONFIGURE, READ
+from warren.channels.back_pressure import block_publisher
 from warren.channels.connection_states import AWAIT_HEADER, AWAIT_START_OK, CHECKING_LOGIN, CLOSING, ENDED, RUNNING
+from warren.channels.ending import note_error
 from warren.channels.login import LoginRequest, enter_vhost
 from warren.channels.origin import Origin
 from warren.channels.peer import NO_LIMIT_S, Peer
@@ -295,7 +297,7 @@ class MqttPeer(Peer):
         elif self.state < RUNNING:
             self.shared.early.hold(self, self._have)
         if self.shared.large_stopped and self.inbound_bytes > STOPPED_MAX_BYTES:
-            self.publisher_blocked()
+            block_publisher(self)
 
     def _forget_pieces(self) -> None:
         self._pieces = _NO_PIECES
@@ -342,7 +344,7 @@ class MqttPeer(Peer):
         vhost = self.vhost
         assert session is not None and vhost is not None
         if self.shared.stopped or vhost.is_crowded:
-            self.publisher_blocked()
+            block_publisher(self)
             return False
         qos: i64 = first >> 1 & 3
         if qos == 3 or (qos == 0 and first & 8):
@@ -760,11 +762,11 @@ class MqttPeer(Peer):
             self._will = None  # a DISCONNECT that is refused leaves it
         self.enter(CLOSING)
         self.heartbeats.deadline_s = NO_LIMIT_S  # until everything has ended
-        self._end_channels()
+        self.end_channels()
         if self.state == CLOSING:
             self.pause(PAUSED_WORK)
 
-    def _end_channels(self, *, answered: bool = False) -> None:
+    def end_channels(self, *, answered: bool = False) -> None:
         session = self._session
         if session is not None and 1 in self.channels:
             will = self._will
@@ -777,7 +779,7 @@ class MqttPeer(Peer):
             else:
                 session.sessions.leave(session.kept)
         # A connection that waits for the client id has to hear of the end, however it came.
-        super()._end_channels(answered=True)
+        super().end_channels(answered=True)
 
     def _delays(self, session: MqttSession, will: Will) -> bool:
         """Let a will wait if it has a delay, as long as its session lasts; False when it goes out now."""
@@ -793,16 +795,15 @@ class MqttPeer(Peer):
         if session is not None and self.running:
             session.go_on_sending()
 
-    def give_up(self, reason: str) -> None:
+    def tell_given_up(self, reason: str) -> None:
         if self.version == V5 and self.running:
             self._write_disconnect(KEEP_ALIVE, reason)
-        super().give_up(reason)
 
     def _failed(self, error: AmqpError) -> None:
         """Tell the peer its error, if its version has a packet for that, and end."""
         if self.state >= CLOSING:
             return
-        self._note_error("connection.error", 1, error)
+        note_error(self, "connection.error", 1, error)
         self._end_with(reason_of(error), error.explanation)
 
     def fail_later(self, error: AmqpError) -> None:
@@ -811,7 +812,7 @@ class MqttPeer(Peer):
 
     def note_refusal(self, error: AmqpError) -> None:
         """Write to the log that something was refused that does not end the connection."""
-        self._note_error("connection.error", 1, error)
+        note_error(self, "connection.error", 1, error)
 
     def _end_with(self, reason: int, explanation: str) -> None:
         if self._is_told:
@@ -826,7 +827,7 @@ class MqttPeer(Peer):
                 self.outbox.write(refusal)
         elif self.is_known or reason == BAD_VERSION:
             self.outbox.write(connack(self.version, False, return_code(reason), Properties()))
-        self._end_channels()
+        self.end_channels()
         self.end()
 
     def _write_disconnect(self, reason: int, explanation: str) -> None:

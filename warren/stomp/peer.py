@@ -33,7 +33,9 @@ from warren.amqp.errors import (
     ChannelException,
     ConnectionException,
 )
+from warren.channels.back_pressure import block_publisher
 from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOSING, ENDED, RUNNING
+from warren.channels.ending import note_error
 from warren.channels.login import LoginRequest, enter_vhost
 from warren.channels.origin import Origin
 from warren.channels.peer import NO_LIMIT_S, Peer
@@ -270,7 +272,7 @@ class StompPeer(Peer):
         if session is not None:
             self.shared.inbound.hold(session, cost)
         if self.shared.large_stopped and self.inbound_bytes > STOPPED_MAX_BYTES:
-            self.publisher_blocked()
+            block_publisher(self)
 
     def _whole(self, last: bytes) -> None:
         """A frame is whole, with the last piece of its body."""
@@ -313,7 +315,7 @@ class StompPeer(Peer):
             raise ConnectionException(FRAME_ERROR, "a body that is too large")
         if self.shared.stopped or vhost.is_crowded:
             self._held = body
-            self.publisher_blocked()
+            block_publisher(self)
             return
         send = self._send
         frame = self._frame
@@ -465,7 +467,7 @@ class StompPeer(Peer):
     def _leave(self) -> None:
         self.enter(CLOSING)
         self.heartbeats.deadline_s = NO_LIMIT_S  # until everything has ended
-        self._end_channels(answered=True)
+        self.end_channels(answered=True)
         if self.state == CLOSING:
             self.pause(PAUSED_WORK)
 
@@ -489,18 +491,18 @@ class StompPeer(Peer):
         """Tell the peer its error, and end."""
         if self.state >= CLOSING:
             return
-        self._note_error("connection.error", 1, error)
+        note_error(self, "connection.error", 1, error)
         receipt, self._receipt = self._receipt, None
         self._end_with(error, receipt)
 
     def fail_later(self, error: AmqpError, receipt: str | None) -> None:
         """The same, for something that is found only now. `receipt`: of the frame that failed."""
         if self.state < CLOSING:
-            self._note_error("connection.error", 1, error)
+            note_error(self, "connection.error", 1, error)
             self._end_with(error, receipt)
 
     def _end_with(self, error: AmqpError, receipt: str | None) -> None:
-        self._end_channels()
+        self.end_channels()
         self._write_error(error.reply_code, error.explanation, receipt)
         self.end()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from warren.amqp.errors import ChannelException
 from warren.channels.consuming import consumer_lost
+from warren.channels.ending import close_at_once, force_close
 from warren.channels.session import Session
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 from warren.testing.messages import QueuedMessage
@@ -156,9 +157,9 @@ class ConnectionView:
     def _close(self, reply_code: int, text: str) -> None:
         connection = self._connection()
         if reply_code == 320:
-            connection.force_close(text)
+            force_close(connection, text)
             return
-        connection.close_at_once(reply_code, text)
+        close_at_once(connection, reply_code, text)
 
     def close_channel(self, number: int, reply_code: int = 406, text: str = "closed by the test") -> None:
         """End channel `number` with channel.close and this reply code. LookupError: it is not open."""

@@ -35,6 +35,7 @@ from warren.amqp10.performatives import (
 )
 from warren.amqp10.values import Described, Symbol, UInt, ULong, UShort
 from warren.channels.connection import Connection
+from warren.channels.ending import force_close
 from warren.channels.origin import Origin
 
 from .test_publishing import error_of, outcomes
@@ -350,7 +351,7 @@ def test_what_was_published_is_answered_before_the_end() -> None:
 def test_an_operator_closes_a_connection_with_a_reason() -> None:
     harness = Harness()
     client = amqp10_client(harness)
-    client.peer.force_close("enough")
+    force_close(client.peer, "enough")
     harness.settle()
     (close,) = client.take()
     error = close.field(0)
@@ -363,7 +364,7 @@ def test_an_operator_closes_a_connection_with_a_reason() -> None:
 def test_a_client_that_never_closes_is_ended_all_the_same() -> None:
     harness = Harness()
     client = amqp10_client(harness)
-    client.peer.force_close("enough")
+    force_close(client.peer, "enough")
     harness.pass_time(60)
     assert client.ended
 

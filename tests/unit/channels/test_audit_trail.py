@@ -8,6 +8,7 @@ from peer_frames import USER
 from warren.amqp import methods as m
 from warren.channels.audit_trail import EVENT, LINES_MAX
 from warren.channels.broker import Notice
+from warren.channels.ending import force_close
 
 PEER = "127.0.0.1:50000"
 
@@ -121,7 +122,7 @@ def test_what_management_does_for_a_user_has_no_line_here(harness: Harness) -> N
 
 def test_a_connection_that_is_closed_from_here_has_a_line_with_the_reason(harness: Harness) -> None:
     client = harness.channel()
-    client.connection.force_close("maintenance at noon")
+    force_close(client.connection, "maintenance at noon")
     harness.settle()
     (notice,) = [notice for notice in harness.notices if notice.event == "connection.forced"]
     assert notice.fields == {"peer": PEER, "user": USER, "vhost": "/", "reason": "maintenance at noon"}

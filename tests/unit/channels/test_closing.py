@@ -10,6 +10,7 @@ from engine_harness import Harness, basic_consume, publish_frames
 
 from warren.amqp import methods as m
 from warren.channels.channel import Channel
+from warren.channels.ending import close_broken
 from warren.channels.peer import CLOSE_TIMEOUT_S
 from warren.channels.publisher import Publisher
 
@@ -51,7 +52,7 @@ def test_a_fault_of_ours_closes_an_open_connection_with_541_and_drops_another_on
     client, stranger = harness.channel(), harness.raw_client()
     stranger.start()
     for each in (client, stranger):
-        each.connection.broken()
+        close_broken(each.connection)
         harness.settle()
     refusal = client.refusal()
     assert (refusal.code, refusal.text) == (541, "INTERNAL_ERROR - an internal error, see the broker's log")

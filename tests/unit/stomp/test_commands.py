@@ -7,6 +7,7 @@ from engine_harness import Harness
 from stomp_harness import Reply, StompClient, frame, stomp_client
 
 from warren.amqp import methods as m
+from warren.channels.ending import force_close
 from warren.channels.reply_gate import REPLIES_MAX
 from warren.stomp.session import DECLARED_MIN, RECEIPTS_MAX_BYTES, StompSession
 
@@ -527,7 +528,7 @@ def test_a_client_may_declare_little_while_memory_is_short(harness: Harness) -> 
 
 def test_the_broker_says_why_it_closes(harness: Harness) -> None:
     client = stomp_client(harness)
-    client.peer.force_close("maintenance")
+    force_close(client.peer, "maintenance")
     harness.settle()
     (reply,) = client.take()
     assert reply.command == "ERROR" and b"maintenance" in reply.body and client.ended

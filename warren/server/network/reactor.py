@@ -34,6 +34,7 @@ from mypy_extensions import i64
 from warren.amqp.outbox import Outbox
 from warren.channels.broker import Broker
 from warren.channels.connection_states import CHECKING_LOGIN, ENDED, RUNNING
+from warren.channels.ending import close_broken
 from warren.channels.peer import Peer
 from warren.channels.shared import FEED_UNITS_MAX
 from warren.msgstore.files.store import wall_time_ms
@@ -312,7 +313,7 @@ class Reactor:
         self._crashed(error)
         connection = self.broker.connections.get(outbox.key)
         if connection is not None:
-            connection.broken()
+            close_broken(connection)
             self.poller.wake()  # its unacked messages return to their queues
 
     def _crashed(self, error: BaseException) -> None:
@@ -373,7 +374,7 @@ class Reactor:
         except Exception as error:
             # A defect of ours, met by one connection: end only that one.
             self._crashed(error)
-            connection.broken()
+            close_broken(connection)
         switched = self.broker.take_switched()
         if switched is not None:
             transport.connection = switched[0]

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from warren.channels.broker import Broker
 from warren.channels.connection_states import ENDED
+from warren.channels.ending import give_up
 from warren.channels.origin import Origin
 from warren.server.network.admission import Admission
 from warren.server.network.dead_peers import DeadPeers, Keepalive
@@ -153,7 +154,7 @@ class Sockets:
             return
         connection = transport.connection
         if connection is not None and connection.state != ENDED:
-            connection.give_up(f"its machine does not answer, timeout: {self.keepalive.timeout_s}s")
+            give_up(connection, f"its machine does not answer, timeout: {self.keepalive.timeout_s}s")
 
 
 def endpoint_text(get: Callable[[], Any]) -> str:

@@ -1,0 +1,69 @@
+"""Ends of a peer that the broker decides, and what the log says about them.
+
+1. A peer that is open is told why: by 320 if an operator or a change of rights ends it, by 541 if we have failed.
+2. A peer that is not open, or whose machine is gone, just ends. How it ends by itself is in `channels.peer` and in its
+   protocol.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warren.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, AmqpError
+from warren.channels.connection_states import CLOSING, ENDED, RUNNING
+
+if TYPE_CHECKING:
+    from warren.channels.peer import Peer
+
+
+def note_error(peer: Peer, event: str, channel_number: int, error: AmqpError) -> None:
+    """Have the log say which error of `peer` ends it, or one of its sessions."""
+    fields: dict[str, object] = {
+        "peer": peer.origin.peer,
+        "user": peer.user_name,
+        "vhost": peer.vhost_name,
+        "channel": channel_number,
+        "reply_code": error.reply_code,
+        "reply_text": error.reply_text,
+    }
+    peer.broker.note("warning", event, fields)
+
+
+def force_close(peer: Peer, reason: str, *, noted: bool = True) -> None:
+    """Close from our side with 320, or drop a connection that is not open. `noted`: with a notice of its own."""
+    if peer.state == RUNNING:
+        if noted and not peer.origin.is_direct:
+            fields: dict[str, object] = {"peer": peer.origin.peer, "user": peer.user_name, "vhost": peer.vhost_name}
+            fields["reason"] = reason
+            peer.broker.note("info", "connection.forced", fields)
+        close_at_once(peer, CONNECTION_FORCED, reason)
+    elif peer.state not in (CLOSING, ENDED):
+        peer.end()
+
+
+def close_at_once(peer: Peer, reply_code: int, explanation: str) -> None:
+    """Close from our side, in any state."""
+    peer.end_channels()
+    peer.send_close(reply_code, explanation, 0)
+    # Even if the connection was paused, its close-ok has to be read.
+    if peer.paused:
+        peer.paused = 0
+        peer.broker.resumed.append(peer)
+
+
+def close_broken(peer: Peer) -> None:
+    """We failed, not the peer: close with 541, if it can expect that."""
+    peer.end_channels()
+    if peer.state == RUNNING:
+        peer.send_close(INTERNAL_ERROR, "an internal error, see the broker's log", 0)
+    else:
+        peer.end()
+
+
+def give_up(peer: Peer, reason: str) -> None:
+    """End as if the socket were gone: nothing comes from `peer`, or it takes nothing."""
+    peer.tell_given_up(reason)
+    peer.broker.note("warning", "connection.lost", {"peer": peer.origin.peer, "reason": reason})
+    peer.heartbeats.is_given_up = True
+    peer.end_channels()
+    peer.end()
