@@ -196,7 +196,7 @@ def test_a_client_may_name_its_connection(harness: Harness) -> None:
     client.send(0, m.ConnectionStartOk({"connection_name": "the one"}, "PLAIN", GOOD_PLAIN, "en_US"))
     client.expect(m.ConnectionTune)
     client.send(0, m.ConnectionTuneOk(10, 4096, 0), m.ConnectionOpen("/", "", False))
-    assert client.connection.name == "the one"
+    assert client.connection.login.name == "the one"
     assert harness.notices[-1].fields["name"] == "the one"
 
 

@@ -79,7 +79,7 @@ class RandomClient(RandomPeer):
     def __init__(self, fuzzer: Fuzzer, choices: random.Random) -> None:
         super().__init__(fuzzer, choices)
         self.mutator = Mutator(choices)
-        self.transcript = Transcript(self.client.connection.frame_max_bytes)
+        self.transcript = Transcript(self.client.connection.login.frame_max_bytes)
         self.frame_max_bytes = choices.choice([FRAME_MAX_BYTES, FRAME_MAX_BYTES, 131072])
         self.pending = handshake(self.frame_max_bytes, choices.choice(["PLAIN", "AMQPLAIN"]))
         self.handshake_frames = len(self.pending) if choices.random() < 0.9 else 0
@@ -112,7 +112,7 @@ class RandomClient(RandomPeer):
         self.pending += [*opened(9), *SCENES["exchanges"](9), *SCENES["queues"](9)]
 
     def read(self, received: bytes) -> None:
-        self.transcript.frame_max_bytes = self.client.connection.frame_max_bytes
+        self.transcript.frame_max_bytes = self.client.connection.login.frame_max_bytes
         self.transcript.read(received)
 
     def goodbye(self) -> bytes:

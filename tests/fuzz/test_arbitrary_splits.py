@@ -101,7 +101,7 @@ def test_turns_between_the_chunks_change_nothing_but_how_confirms_are_grouped(da
         last = b"".join(frame.encode() for frame in [*closed(1), *goodbye()])
         client.connection.feed(last)
         engine.settle()
-        transcript = Transcript(client.connection.frame_max_bytes)
+        transcript = Transcript(client.connection.login.frame_max_bytes)
         transcript.keep_methods = True
         transcript.read(client.take())
         confirmed = {number: channel.confirmed for number, channel in transcript.channels.items()}

@@ -30,7 +30,7 @@ from librt.strings import read_i16_be, read_i32_be
 from mypy_extensions import i64
 
 from warren import __version__
-from warren.amqp.errors import FRAME_ERROR, NOT_ALLOWED, AmqpError, ChannelException, ConnectionException
+from warren.amqp.errors import FRAME_ERROR, AmqpError, ChannelException
 from warren.amqp.field_table import Table
 from warren.amqp10.attaching import HANDLE_MAX, attach
 from warren.amqp10.error_conditions import (
@@ -82,14 +82,13 @@ from warren.channels.connection_states import (
     NEXT_STATES,
     RUNNING,
 )
-from warren.channels.ending import note_error
+from warren.channels.ending import note_closed, note_error
 from warren.channels.jobs import ChannelEnd
-from warren.channels.login import LoginRequest, enter_vhost
+from warren.channels.login import LoginRequest, enter_vhost, note_opened
 from warren.channels.origin import Origin
 from warren.channels.peer import CLOSE_TIMEOUT_S, NO_LIMIT_S, Peer
 from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.channels.shared import METHOD_UNITS, PAUSED_COMMIT, PAUSED_LOGIN, PAUSED_TURN, PAUSED_WORK
-from warren.vhosts.limits import MAX_CHANNELS, is_reached
 
 if TYPE_CHECKING:
     from warren.channels.broker import Broker
@@ -118,7 +117,7 @@ class Amqp10Peer(Peer):
 
     def __init__(self, broker: Broker, key: int, origin: Origin) -> None:
         super().__init__(broker, key, origin, PROTOCOL, NEXT_STATES)
-        self.channel_max = min(CHANNEL_MAX + 1, broker.limits.channel_max)
+        self.login.channel_max = min(CHANNEL_MAX + 1, broker.limits.channel_max)
         self.peer_frame_bytes: i64 = FRAME_MIN_MAX_BYTES  # the frame size that the client takes
         self._limit: i64 = EARLY_BYTES  # of frames that it sends
         self._head = Head()
@@ -363,7 +362,7 @@ class Amqp10Peer(Peer):
         except AmqpError as error:
             self.drop(error.explanation)
             return
-        self.is_known = True
+        self.login.has_begun = True
         self.enter_checking(request)
 
     def enter_checking(self, request: LoginRequest) -> None:
@@ -374,7 +373,7 @@ class Amqp10Peer(Peer):
 
     def _login(self, fields: Arguments) -> LoginRequest:
         mechanism = str(fields.text(0) or "")
-        self.mechanism = mechanism
+        self.login.mechanism = mechanism
         response = fields.any(1)
         certified = self.origin.certificate_user
         if mechanism == "EXTERNAL" and certified is not None:
@@ -409,14 +408,14 @@ class Amqp10Peer(Peer):
         container = fields.text(0)
         if container is None:
             raise Amqp10Error(INVALID_FIELD, "an open without a container id")
-        self.name = str(container)
+        self.login.name = str(container)
         hostname = fields.text(1) or ""
         size = fields.number(2, U32)
         if size < FRAME_MIN_MAX_BYTES:
             raise Amqp10Error(INVALID_FIELD, f"a max-frame-size below {FRAME_MIN_MAX_BYTES}")
         self.peer_frame_bytes = min(size, limits.frame_max_bytes)
-        self.frame_max_bytes = int(self.peer_frame_bytes)
-        self.channel_max = min(self.channel_max, fields.number(3, 65535) + 1)
+        self.login.frame_max_bytes = int(self.peer_frame_bytes)
+        self.login.channel_max = min(self.login.channel_max, fields.number(3, 65535) + 1)
         idle_ms = fields.number(4, 0)
         if 0 < idle_ms < IDLE_MIN_MS:
             raise Amqp10Error(INVALID_FIELD, f"an idle-time-out below {IDLE_MIN_MS} ms")
@@ -424,8 +423,8 @@ class Amqp10Peer(Peer):
         for name, value in fields.table(9).items():
             if isinstance(name, str) and isinstance(value, str | bool | int):
                 properties[str(name)] = str(value) if isinstance(value, str) else value
-        properties["connection_name"] = self.name
-        self.stated_properties = properties
+        properties["connection_name"] = self.login.name
+        self.login.stated_properties = properties
         vhost = str(hostname[len(VHOST_PREFIX) :]) if hostname.startswith(VHOST_PREFIX) else DEFAULT_VHOST
         enter_vhost(self, vhost)
         self._limit = limits.frame_max_bytes
@@ -434,7 +433,7 @@ class Amqp10Peer(Peer):
         self.heartbeats.interval_s = limits.heartbeat_s
         self.heartbeats.silent_intervals = 1.0
         self._send_open()
-        self.note_opened()
+        note_opened(self)
 
     def _send_open(self, *, is_refused: bool = False) -> None:
         broker = self.broker
@@ -466,26 +465,17 @@ class Amqp10Peer(Peer):
         self.outbox.write(frame(0, OPEN, values))
 
     def _begin_session(self, channel: int, fields: Arguments) -> None:
-        if len(self.channels) >= self.channel_max or channel > CHANNEL_MAX:
-            raise Amqp10Error(FRAMING_ERROR, f"channels go up to {min(CHANNEL_MAX, self.channel_max - 1)}")
+        if len(self.channels) >= self.login.channel_max or channel > CHANNEL_MAX:
+            raise Amqp10Error(FRAMING_ERROR, f"channels go up to {min(CHANNEL_MAX, self.login.channel_max - 1)}")
         if fields.any(0) is not None:
             raise Amqp10Error(INVALID_FIELD, "a begin with a remote channel that nobody has begun")
         next_outgoing_id = fields.number(1, -1)
         window = fields.number(2, -1)
         if not 0 <= next_outgoing_id <= U32 or not 0 <= window <= U32:
             raise Amqp10Error(INVALID_FIELD, "a begin without a transfer id or a window")
-        usage = self._usage
-        if usage is not None and is_reached(usage.limits, MAX_CHANNELS, usage.channels):
-            raise ConnectionException(
-                NOT_ALLOWED,
-                f"number of channels opened for user '{self.user_name}' has reached the maximum allowed user limit of "
-                f"({usage.limits[MAX_CHANNELS]})",
-            )
-        if usage is not None:
-            usage.channels += 1
+        self.login.count_channel()
         session = Amqp10Session(self, channel, next_outgoing_id, window)
         self.channels[channel + 1] = session
-        self.broker.churn.channels_opened += 1
         self.broker.events.channel_created(session)
         values: list[object] = [UShort(channel), UInt(0), UInt(WINDOW), UInt(0x7FFFFFFF), UInt(HANDLE_MAX)]
         self.outbox.write(frame(channel, BEGIN, values))
@@ -493,8 +483,8 @@ class Amqp10Peer(Peer):
     def _forget_session(self, session: Amqp10Session) -> None:
         if self.channels.get(int(session.number)) is session:
             del self.channels[int(session.number)]
-            if self._usage is not None:
-                self._usage.channels -= 1
+            if self.login.usage is not None:
+                self.login.usage.channels -= 1
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -588,7 +578,7 @@ class Amqp10Peer(Peer):
     def answer_close(self) -> None:
         if self.state == CLOSING:
             self.outbox.write(frame(0, CLOSE, []))
-            self.broker.note("info", "connection.closed", {"peer": self.origin.peer, "user": self.user_name})
+            note_closed(self)
             self.end()
 
     def close_session(self, session: Session, error: ChannelException, method_id: int) -> None:

@@ -63,7 +63,7 @@ from warren.amqp10.performatives import (
     write_flow,
 )
 from warren.amqp10.values import UInt
-from warren.channels.back_pressure import block_publisher
+from warren.channels.back_pressure import hold_content
 from warren.channels.consuming import cancel
 from warren.channels.jobs import LOOKS_PER_STEP
 from warren.channels.prepared_publish import PreparedPublish
@@ -84,8 +84,6 @@ HEAD_KEPT_BYTES: Final = 1024
 HEAD_BYTES: Final = 262144
 # Pieces of a delivery smaller than this are joined as they come.
 PIECE_BYTES: Final = 16384
-# Limit for incomplete contents while publishers of large messages wait, as for a channel.
-STOPPED_MAX_BYTES: Final = 1 << 20
 
 
 class Amqp10Session(Session):
@@ -276,10 +274,7 @@ class Amqp10Session(Session):
             cost = size
         else:
             pieces.append(piece)
-        shared = self.shared
-        shared.inbound.hold(self, cost)
-        if shared.large_stopped and self.connection.inbound_bytes > STOPPED_MAX_BYTES:
-            block_publisher(self.connection)
+        hold_content(self, cost)
 
     def _count_pieces(self) -> None:
         """Count the held bytes again: one link holds nothing now, other links may."""

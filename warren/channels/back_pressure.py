@@ -11,17 +11,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
 from warren.channels.connection_states import RUNNING
 from warren.channels.shared import PAUSED_ALARM
 
 if TYPE_CHECKING:
     from warren.channels.peer import Peer
+    from warren.channels.session import Session
 
 # `Peer.blocked_notice`.
 UNWANTED: Final = 0
 WANTED: Final = 1
 TOLD: Final = 2
 
+# Limit for incomplete contents of a peer while publishers of large messages wait.
+STOPPED_MAX_BYTES: Final = 1 << 20
 # Why a peer is blocked without an alarm.
 INBOUND_REASON: Final = "too much is held for messages received in part"
 
@@ -31,6 +36,14 @@ def block_publisher(peer: Peer) -> None:
     peer.pause(PAUSED_ALARM)
     if peer.broker.flow.alarm_reason != "":
         tell_blocked(peer)
+
+
+def hold_content(session: Session, size: i64) -> None:
+    """Count `size` bytes of an incomplete content; a peer that holds many waits while publishers of large ones do."""
+    shared = session.shared
+    shared.inbound.hold(session, size)
+    if shared.large_stopped and session.connection.inbound_bytes > STOPPED_MAX_BYTES:
+        block_publisher(session.connection)
 
 
 def alarm_set(peer: Peer) -> None:

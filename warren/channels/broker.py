@@ -222,16 +222,16 @@ class Broker:
 
     def note_user(self, connection: Peer) -> None:
         """Remember the user of a connection."""
-        self._connections_of.setdefault(connection.user_name, {})[connection] = None
+        self._connections_of.setdefault(connection.login.user_name, {})[connection] = None
 
     def forget_connection(self, connection: Peer) -> None:
         """A connection has ended."""
         self.connections.pop(connection.key, None)
-        own = self._connections_of.get(connection.user_name)
+        own = self._connections_of.get(connection.login.user_name)
         if own is not None:
             own.pop(connection, None)
             if not own:
-                del self._connections_of[connection.user_name]
+                del self._connections_of[connection.login.user_name]
 
     def unique_name(self) -> str:
         """Return 22 characters that cannot be guessed."""
@@ -478,7 +478,7 @@ class Broker:
             sent += connection.outbox.sent_bytes
             if connection.channels:
                 # A connection that is not open has none, but channels of one whose vhost is gone may still be closing.
-                of_vhost = by_vhost.get(connection.vhost_name, sums.everywhere)
+                of_vhost = by_vhost.get(connection.login.vhost_name, sums.everywhere)
                 for channel in connection.channels.values():
                     if channel.state != CHANNEL_CLOSING:
                         channel.add_counts(of_vhost)

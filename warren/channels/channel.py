@@ -41,7 +41,7 @@ class Channel(ContentChannel):
 
     def __init__(self, connection: Connection, number: int) -> None:
         unacked_max = connection.broker.limits.unacked_per_channel_max
-        ledger = DeliveryLedger(number, connection.turns, connection.frame_max_bytes, unacked_max)
+        ledger = DeliveryLedger(number, connection.turns, connection.login.frame_max_bytes, unacked_max)
         super().__init__(connection, number, ledger)
         self._sender: Connection = connection
 

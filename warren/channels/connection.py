@@ -45,7 +45,7 @@ from warren.channels.channel import Channel
 from warren.channels.connection_states import AWAIT_HEADER, CLOSING, ENDED, RUNNING
 from warren.channels.consuming import may_get
 from warren.channels.content_channel import EXPECT_HEADER, EXPECT_METHOD, ContentChannel
-from warren.channels.ending import note_error
+from warren.channels.ending import note_closed, note_error
 from warren.channels.fast_path import FrameConnection
 from warren.channels.handshake import FRAME_MAX_BYTES, Handshake
 from warren.channels.jobs import ChannelEnd
@@ -56,7 +56,6 @@ from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.channels.shared import PAUSED_COMMIT, PAUSED_TURN, PAUSED_WORK
 from warren.channels.topology import TOPOLOGY_METHODS, handle_topology
 from warren.channels.topology_growth import growth_bytes
-from warren.vhosts.limits import MAX_CHANNELS, is_reached
 from warren.vhosts.virtual_host import VirtualHost
 
 if TYPE_CHECKING:
@@ -188,26 +187,17 @@ class Connection(FrameConnection):
         if self._gate.is_shut():
             self.pause(PAUSED_COMMIT)
             return False
-        if len(self.channels) >= self.channel_max:
+        if len(self.channels) >= self.login.channel_max:
             raise ConnectionException(
                 NOT_ALLOWED,
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
-                f"({self.channel_max})",
+                f"({self.login.channel_max})",
             )
-        usage = self._usage
-        if usage is not None and is_reached(usage.limits, MAX_CHANNELS, usage.channels):
-            raise ConnectionException(
-                NOT_ALLOWED,
-                f"number of channels opened for user '{self.user_name}' has reached the maximum allowed user limit of "
-                f"({usage.limits[MAX_CHANNELS]})",
-            )
-        if usage is not None:
-            usage.channels += 1
+        self.login.count_channel()
         channel = Channel(self, number)
         self.channels[number] = channel
         if number in self._closed:
             del self._closed[number]
-        self.broker.churn.channels_opened += 1
         self.broker.events.channel_created(channel)
         self.send_event(number, m.ChannelOpenOk(b""))
         return True
@@ -229,7 +219,7 @@ class Connection(FrameConnection):
         """Everything that the peer's connection.close ends has ended."""
         if self.state == CLOSING:
             self.send_event(0, m.ConnectionCloseOk())
-            self.broker.note("info", "connection.closed", {"peer": self.origin.peer, "user": self.user_name})
+            note_closed(self)
             self.end()
 
     def was_closed(self, number: i64) -> bool:
@@ -245,8 +235,8 @@ class Connection(FrameConnection):
         if len(closed) >= CLOSED_MAX:
             del closed[next(iter(closed))]
         closed[number] = self.broker.now_s
-        if self._usage is not None:
-            self._usage.channels -= 1
+        if self.login.usage is not None:
+            self.login.usage.channels -= 1
 
     def _closing_channel_method(self, channel: Channel, data: bytes, start: i64, end: i64) -> None:
         """We have sent channel.close: wait for the answer and drop the rest."""

@@ -29,7 +29,7 @@ from warren.amqp.errors import (
 from warren.amqp.methods import BASIC_CLASS_ID, FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES
 from warren.amqp.numbers import number_text
 from warren.amqp.properties import BODY_SIZE_OFFSET, MIN_HEADER_BYTES
-from warren.channels.back_pressure import block_publisher
+from warren.channels.back_pressure import hold_content
 from warren.channels.session import SESSION_OPEN, Session
 from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES
 from warren.queues.delivery import DeliveryLedger
@@ -44,8 +44,6 @@ EXPECT_BODY: Final = 2
 # RabbitMQ's hard cap: beyond it the header is a framing error, below it (and above the limit) a refused publish.
 BODY_HARD_MAX_BYTES: Final = 536870912
 EMPTY_BODY_FRAMES_MAX: Final = 16
-# While publishers of large messages have to wait, a connection does that has sent so much of unfinished contents.
-STOPPED_MAX_BYTES: Final = 1 << 20
 # A body frame of at least this size that a read has cut is taken in pieces, each copied once, instead of being joined.
 CUT_MIN_BYTES: Final = 16384
 
@@ -81,7 +79,7 @@ class ContentChannel(Session):
         self._body_received = 0
         self._empty_frames = 0
         self._largest_frame = end - start
-        self._hold(end - start + PIECE_OVERHEAD_BYTES)
+        hold_content(self, end - start + PIECE_OVERHEAD_BYTES)
 
     def check_header(self, data: bytes, start: i64, end: i64) -> i64:
         """Check the header frame ``data[start:end]`` as far as framing goes and return the announced body size.
@@ -124,7 +122,7 @@ class ContentChannel(Session):
             raise ConnectionException(FRAME_ERROR, "content body frame exceeds remaining content size")
         self._parts.append(slice_of(data, start, end))
         if received < self._body_bytes:
-            self._hold(end - start + PIECE_OVERHEAD_BYTES)
+            hold_content(self, end - start + PIECE_OVERHEAD_BYTES)
         self._body_frame_done(end - start)
 
     def begin_cut(self, piece: bytes, size: i64) -> bool:
@@ -132,7 +130,7 @@ class ContentChannel(Session):
         if self.state != EXPECT_BODY or self._body_received + size > self._body_bytes:
             return False
         self._parts.append(piece)
-        self._hold(len(piece) + PIECE_OVERHEAD_BYTES)
+        hold_content(self, len(piece) + PIECE_OVERHEAD_BYTES)
         return True
 
     def add_cut(self, piece: bytes) -> None:
@@ -142,10 +140,10 @@ class ContentChannel(Session):
         last = self._parts[-1]
         if len(piece) + len(last) <= CUT_MIN_BYTES:
             self._parts[-1] = last + piece
-            self._hold(len(piece))
+            hold_content(self, len(piece))
         else:
             self._parts.append(piece)
-            self._hold(len(piece) + PIECE_OVERHEAD_BYTES)
+            hold_content(self, len(piece) + PIECE_OVERHEAD_BYTES)
 
     def end_cut(self, piece: bytes, size: i64) -> None:
         """Take the rest of it."""
@@ -180,13 +178,6 @@ class ContentChannel(Session):
         if self.last_version != vhost.topology_version:
             # Channels share the route, but each notices that the version has changed.
             route.queues = [queue for queue in route.queues if not queue.deleted]
-
-    def _hold(self, size: i64) -> None:
-        """Count `size` bytes of an incomplete content; a connection that holds many waits while publishers do."""
-        shared = self.shared
-        shared.inbound.hold(self, size)
-        if shared.large_stopped and self.connection.inbound_bytes > STOPPED_MAX_BYTES:
-            block_publisher(self.connection)
 
     def drop_content(self) -> None:
         """Forget a content received in part: the channel or its connection ends."""

@@ -96,9 +96,9 @@ class DirectPeer(Peer):
     def __init__(self, broker: Broker, key: int, principal: Principal, vhost: VirtualHost) -> None:
         super().__init__(broker, key, Origin(PEER, PEER, ""), PROTOCOL, NEXT_STATES)
         self.origin.is_direct = True
-        self.user_name = principal.user.name
+        self.login.user_name = principal.user.name
         broker.note_user(self)
-        self.vhost_name = vhost.name
+        self.login.vhost_name = vhost.name
         self.vhost = vhost
         self.principal = principal
         self.heartbeats.deadline_s = NO_LIMIT_S
@@ -255,7 +255,7 @@ class DirectSession(Session):
         if not self._may_publish():
             return False
         publish.prepared.find_route(self)
-        limit = self.connection.frame_max_bytes
+        limit = self.connection.login.frame_max_bytes
         size = PROPERTIES_AT + len(publish.prepared.tail) - 1
         if size > limit:
             # A client could not be sent it: a content header is one frame.

@@ -20,8 +20,8 @@ def note_error(peer: Peer, event: str, channel_number: int, error: AmqpError) ->
     """Have the log say which error of `peer` ends it, or one of its sessions."""
     fields: dict[str, object] = {
         "peer": peer.origin.peer,
-        "user": peer.user_name,
-        "vhost": peer.vhost_name,
+        "user": peer.login.user_name,
+        "vhost": peer.login.vhost_name,
         "channel": channel_number,
         "reply_code": error.reply_code,
         "reply_text": error.reply_text,
@@ -29,11 +29,20 @@ def note_error(peer: Peer, event: str, channel_number: int, error: AmqpError) ->
     peer.broker.note("warning", event, fields)
 
 
+def note_closed(peer: Peer) -> None:
+    """Have the log say that `peer` has closed, as its protocol closes."""
+    peer.broker.note("info", "connection.closed", {"peer": peer.origin.peer, "user": peer.login.user_name})
+
+
 def force_close(peer: Peer, reason: str, *, noted: bool = True) -> None:
     """Close from our side with 320, or drop a connection that is not open. `noted`: with a notice of its own."""
     if peer.state == RUNNING:
         if noted and not peer.origin.is_direct:
-            fields: dict[str, object] = {"peer": peer.origin.peer, "user": peer.user_name, "vhost": peer.vhost_name}
+            fields: dict[str, object] = {
+                "peer": peer.origin.peer,
+                "user": peer.login.user_name,
+                "vhost": peer.login.vhost_name,
+            }
             fields["reason"] = reason
             peer.broker.note("info", "connection.forced", fields)
         close_at_once(peer, CONNECTION_FORCED, reason)

@@ -150,8 +150,8 @@ class Events(TopologyWatcher):
             # RabbitMQ's text is a list of characters here, and so it is an array.
             headers["error"] = [ord(character) for character in f"user '{user}' - invalid credentials"]
         headers["ssl"] = connection.origin.is_tls
-        headers["auth_mechanism"] = connection.mechanism
-        headers["protocol"] = protocol_term(connection.protocol_shown())
+        headers["auth_mechanism"] = connection.login.mechanism
+        headers["protocol"] = protocol_term(connection.origin.shown(connection.protocol))
         headers["peer_port"] = port_of(connection.origin.peer)
         headers["peer_host"] = address_term(connection.origin.peer)
         headers["connection_name"] = connection.origin.ends()
@@ -165,21 +165,21 @@ class Events(TopologyWatcher):
         if not self.is_watched():
             return
         headers: Table = {
-            BY: connection.user_name,
+            BY: connection.login.user_name,
             "node": self._broker.node,
             "connected_at": connection.origin.connected_at_ms,
             "client_properties": property_terms(connection.client_properties),
-            "channel_max": connection.channel_max,
-            "frame_max": connection.frame_max_bytes,
+            "channel_max": connection.login.channel_max,
+            "frame_max": connection.login.frame_max_bytes,
             "timeout": connection.heartbeats.interval_s,
-            "vhost": connection.vhost_name,
-            "user": connection.user_name,
-            "protocol": protocol_term(connection.protocol_shown()),
+            "vhost": connection.login.vhost_name,
+            "user": connection.login.user_name,
+            "protocol": protocol_term(connection.origin.shown(connection.protocol)),
             "ssl_hash": "",
             "ssl_cipher": "",
             "ssl_key_exchange": "",
             "ssl_protocol": "",
-            "auth_mechanism": connection.mechanism,
+            "auth_mechanism": connection.login.mechanism,
             "peer_cert_validity": "",
             "peer_cert_issuer": "",
             "peer_cert_subject": "",
@@ -192,8 +192,8 @@ class Events(TopologyWatcher):
             "pid": self.pid(connection, 0),
             "type": "network",
         }
-        if connection.name:
-            headers["user_provided_name"] = connection.name
+        if connection.login.name:
+            headers["user_provided_name"] = connection.login.name
         self.emit("connection.created", headers)
 
     def connection_closed(self, connection: Peer) -> None:
@@ -206,8 +206,8 @@ class Events(TopologyWatcher):
             "pid": self.pid(connection, 0),
             "name": connection.origin.ends(),
         }
-        if connection.name:
-            headers["user_provided_name"] = connection.name
+        if connection.login.name:
+            headers["user_provided_name"] = connection.login.name
         self.emit("connection.closed", headers)
 
     def channel_created(self, channel: Session) -> None:
@@ -216,9 +216,9 @@ class Events(TopologyWatcher):
             return
         connection = channel.connection
         headers: Table = {
-            BY: connection.user_name,
-            "vhost": connection.vhost_name,
-            "user": connection.user_name,
+            BY: connection.login.user_name,
+            "vhost": connection.login.vhost_name,
+            "user": connection.login.user_name,
             "number": int(channel.number),
             "connection": self.pid(connection, 0),
             "name": f"{connection.origin.ends()} ({int(channel.number)})",
@@ -231,7 +231,7 @@ class Events(TopologyWatcher):
         if not self.is_watched():
             return
         connection = channel.connection
-        self.emit("channel.closed", {BY: connection.user_name, "pid": self.pid(connection, channel.serial)})
+        self.emit("channel.closed", {BY: connection.login.user_name, "pid": self.pid(connection, channel.serial)})
 
     # --- consumers --------------------------------------------------------------------------------------------------
 
@@ -240,11 +240,11 @@ class Events(TopologyWatcher):
         if not isinstance(channel, Session) or not self.is_watched():
             return
         headers: Table = {
-            BY: channel.connection.user_name,
+            BY: channel.connection.login.user_name,
             "arguments": argument_terms(consumer.arguments),
             "prefetch_count": int(consumer.prefetch),
             "queue": consumer.queue.name,
-            "vhost": channel.connection.vhost_name,
+            "vhost": channel.connection.login.vhost_name,
             "channel": self.pid(channel.connection, channel.serial),
             "ack_required": not consumer.no_ack,
             "exclusive": consumer.exclusive,
@@ -257,9 +257,9 @@ class Events(TopologyWatcher):
         if not isinstance(channel, Session) or not self.is_watched():
             return
         headers: Table = {
-            BY: channel.connection.user_name,
+            BY: channel.connection.login.user_name,
             "queue": consumer.queue.name,
-            "vhost": channel.connection.vhost_name,
+            "vhost": channel.connection.login.vhost_name,
             "channel": self.pid(channel.connection, channel.serial),
             "consumer_tag": consumer.tag,
         }

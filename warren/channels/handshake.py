@@ -37,7 +37,7 @@ from warren.channels.connection_states import (
     STATE_NAMES,
 )
 from warren.channels.fast_path import FRAME_GRACE_BYTES
-from warren.channels.login import LoginRequest, enter_vhost
+from warren.channels.login import LoginRequest, enter_vhost, note_opened
 from warren.channels.shared import PAUSED_LOGIN
 
 if TYPE_CHECKING:
@@ -219,16 +219,16 @@ class Handshake:
 
     def _start_ok(self, method: m.ConnectionStartOk) -> None:
         connection = self._connection
-        connection.stated_properties = method.client_properties
+        connection.login.stated_properties = method.client_properties
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
             connection.consumer_cancel_notify = capabilities.get("consumer_cancel_notify") is True
             connection.blocked_notice = WANTED if capabilities.get("connection.blocked") is True else UNWANTED
             self._expects_refusal = capabilities.get("authentication_failure_close") is True
         name = method.client_properties.get("connection_name")
-        connection.name = name if isinstance(name, str) else ""
-        connection.mechanism = method.mechanism
-        connection.is_known = True
+        connection.login.name = name if isinstance(name, str) else ""
+        connection.login.mechanism = method.mechanism
+        connection.login.has_begun = True
         certified = connection.origin.certificate_user
         if method.mechanism == "EXTERNAL" and certified is not None:
             request = LoginRequest(connection, method.mechanism, certified, b"", True)
@@ -271,8 +271,8 @@ class Handshake:
         limits = connection.broker.limits
         check_tuned("channel_max", method.channel_max, 1, limits.channel_max)
         check_tuned("frame_max", method.frame_max, FRAME_MIN_BYTES, limits.frame_max_bytes)
-        connection.channel_max = method.channel_max
-        connection.frame_max_bytes = method.frame_max
+        connection.login.channel_max = method.channel_max
+        connection.login.frame_max_bytes = method.frame_max
         connection.frame_limit_bytes = method.frame_max - FRAME_OVERHEAD_BYTES + FRAME_GRACE_BYTES
         connection.heartbeats.interval_s = method.heartbeat
         connection.heartbeats.own_interval_s = method.heartbeat
@@ -282,4 +282,4 @@ class Handshake:
         connection = self._connection
         enter_vhost(connection, method.virtual_host)
         connection.send_event(0, m.ConnectionOpenOk(""))
-        connection.note_opened()
+        note_opened(connection)

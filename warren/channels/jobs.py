@@ -485,7 +485,7 @@ class NewRights(Job):
             connection = self._connections[self._next]
             self._next += 1
             steps.left -= 1
-            if connection.vhost_name == self._vhost:
+            if connection.login.vhost_name == self._vhost:
                 steps.left -= CLOSE_STEPS
                 _rights_changed(connection)
         return True
@@ -493,7 +493,7 @@ class NewRights(Job):
 
 def _rights_changed(connection: Peer) -> None:
     """End a connection whose user may no longer enter its vhost, else cancel consumers that may not read now."""
-    user, vhost = connection.user_name, connection.vhost_name
+    user, vhost = connection.login.user_name, connection.login.vhost_name
     if connection.broker.access.maybe_principal(user, vhost) is None:
         force_close(connection, f"access to vhost '{vhost}' was revoked for user '{user}'")
         return

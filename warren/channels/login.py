@@ -6,14 +6,53 @@ read. An unknown user and a wrong password are refused alike.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from warren.amqp.errors import NOT_ALLOWED, ConnectionException
-from warren.vhosts.limits import MAX_CONNECTIONS, is_reached
+from warren.amqp.field_table import Table
+from warren.channels.access import Usage
+from warren.vhosts.limits import MAX_CHANNELS, MAX_CONNECTIONS, is_reached
 from warren.vhosts.topology_watcher import INTERNAL_USER
 
 if TYPE_CHECKING:
     from warren.channels.peer import Peer
+
+
+# For peers without any: never changed.
+_NO_TABLE: Final[Table] = {}
+
+
+class Login:
+    """What a peer has said about itself in its login, and what was agreed with it."""
+
+    def __init__(self, frame_max_bytes: int, channel_max: int) -> None:
+        self.has_begun: bool = False
+        self.mechanism = ""
+        self.user_name = ""
+        self.vhost_name = ""
+        self.name = ""  # of the connection, as the client calls it
+        self.stated_properties = _NO_TABLE
+        self.frame_max_bytes = frame_max_bytes
+        self.channel_max = channel_max
+        self.channels_opened: int = 0  # ever
+        self.usage: Usage | None = None  # of the user, while the connection is open
+
+    def count_channel(self) -> None:
+        """Count one more channel of the user.
+
+        Raises:
+            ConnectionException: 530, the user has as many as it may have.
+        """
+        usage = self.usage
+        if usage is None:
+            return
+        if is_reached(usage.limits, MAX_CHANNELS, usage.channels):
+            raise ConnectionException(
+                NOT_ALLOWED,
+                f"number of channels opened for user '{self.user_name}' has reached the maximum allowed user limit of "
+                f"({usage.limits[MAX_CHANNELS]})",
+            )
+        usage.channels += 1
 
 
 class ConnectionLimitReached(ConnectionException):
@@ -46,7 +85,7 @@ class LoginRequest:
             return  # it has ended meanwhile
         broker = connection.broker
         known = broker.access.get(user)
-        connection.user_name = user if known is None else known.name  # one text for all connections of a user
+        connection.login.user_name = user if known is None else known.name  # one text for all connections of a user
         broker.note_user(connection)
         broker.churn.logins_accepted += 1
         broker.events.authenticated(connection, user, True)
@@ -63,6 +102,16 @@ class LoginRequest:
         connection.login_refused(self)
 
 
+def note_opened(connection: Peer) -> None:
+    """Have the log and the listeners know that a peer works in its vhost; it has been told."""
+    login = connection.login
+    fields: dict[str, object] = {"peer": connection.origin.peer, "user": login.user_name, "vhost": login.vhost_name}
+    if login.name:
+        fields["name"] = login.name
+    connection.broker.note("info", "connection.opened", fields)
+    connection.broker.events.connection_created(connection)
+
+
 def enter_vhost(connection: Peer, name: str) -> None:
     """Let a peer whose user is known begin to work in the vhost called `name`.
 
@@ -71,7 +120,7 @@ def enter_vhost(connection: Peer, name: str) -> None:
         ConnectionLimitReached: 530, too.
     """
     broker = connection.broker
-    user = connection.user_name
+    user = connection.login.user_name
     limit = broker.limits.connections_max
     if broker.open_connections >= limit:
         raise ConnectionLimitReached(f"connection refused: node connection limit ({limit}) is reached")

@@ -35,3 +35,7 @@ class Origin:
     def ends(self) -> str:
         """Return the name of the connection in the management API."""
         return f"{self.peer} -> {self.local}"
+
+    def shown(self, protocol: str) -> str:
+        """Return `protocol` as the management API shows it: over a WebSocket as RabbitMQ does."""
+        return f"Web {protocol}" if self.is_web else protocol

@@ -80,8 +80,8 @@ def _note(channel: Session, consumer: Consumer, timeout_ms: int) -> None:
     connection = channel.connection
     fields: dict[str, object] = {
         "peer": connection.origin.peer,
-        "user": connection.user_name,
-        "vhost": connection.vhost_name,
+        "user": connection.login.user_name,
+        "vhost": connection.login.vhost_name,
         "channel": int(channel.number),
         "queue": consumer.queue.name,
         "consumer_tag": consumer.tag,

@@ -32,7 +32,7 @@ from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, ENDE
 from warren.channels.ending import give_up
 from warren.channels.heartbeats import Heartbeats
 from warren.channels.jobs import ConnectionEnd, ConnectionJobs
-from warren.channels.login import LoginRequest
+from warren.channels.login import Login, LoginRequest
 from warren.channels.origin import Origin
 from warren.channels.overdue import sweep
 from warren.channels.reply_gate import ReplyGate
@@ -62,7 +62,6 @@ NO_LIMIT_S: Final = 1e12
 
 
 # For connections without any: never changed.
-_NO_TABLE: Final[Table] = {}
 _NO_QUEUES: Final[dict[str, BaseQueue]] = {}
 
 
@@ -89,20 +88,11 @@ class Peer:
         self.key = key
         self.origin = origin
         self.state: int = AWAIT_HEADER
-        self.user_name = ""
-        self.vhost_name = ""
-        self.name = ""
-        self.stated_properties = _NO_TABLE  # the properties that it has stated
-        self.mechanism = ""
-        self.frame_max_bytes: int = broker.limits.frame_max_bytes
-        self.channel_max: int = broker.limits.channel_max
+        self.login = Login(broker.limits.frame_max_bytes, broker.limits.channel_max)
         self.received_reads: i64 = 0  # the number of reads from the socket
-        self.channels_opened: int = 0  # ever
         self.blocked_notice: int = UNWANTED  # see `back_pressure`
         self.exclusive_queues = _NO_QUEUES
-        self.is_known: bool = False  # has begun to log in
         self._next_states = next_states
-        self._usage: Usage | None = None  # of the user, from `opened` to the end
         self._work: ConnectionJobs | None = None
         self._gate = ReplyGate()
         self.heartbeats = Heartbeats(broker.now_s, broker.now_s + broker.limits.handshake_timeout_s)
@@ -162,32 +152,19 @@ class Peer:
         broker = self.broker
         self.vhost = vhost
         self.principal = principal
-        self.vhost_name = vhost.name
+        self.login.vhost_name = vhost.name
         self.enter(RUNNING)
         self.running = True
-        self._usage = usage
+        self.login.usage = usage
         usage.connections += 1
         vhost.open_connections += 1
         broker.open_connections += 1
         broker.churn.connections_opened += 1
 
-    def note_opened(self) -> None:
-        """Tell the listeners; the peer has been told."""
-        broker = self.broker
-        fields: dict[str, object] = {"peer": self.origin.peer, "user": self.user_name, "vhost": self.vhost_name}
-        if self.name:
-            fields["name"] = self.name
-        broker.note("info", "connection.opened", fields)
-        broker.events.connection_created(self)
-
-    def protocol_shown(self) -> str:
-        """Return its protocol, as the management API shows it: for a WebSocket as RabbitMQ does."""
-        return f"Web {self.protocol}" if self.origin.is_web else self.protocol
-
     @property
     def client_properties(self) -> Table:
         """The properties that the client states, as 0-9-1 has them; do not change them."""
-        return self.stated_properties
+        return self.login.stated_properties
 
     def own(self, queue: BaseQueue) -> None:
         """Have an exclusive queue go with the connection."""
@@ -356,8 +333,8 @@ class Peer:
             if channel.state != CHANNEL_CLOSING:
                 channel.close()
                 channels.append(channel)
-        if self._usage is not None:
-            self._usage.channels -= len(self.channels)
+        if self.login.usage is not None:
+            self.login.usage.channels -= len(self.channels)
         self.channels.clear()
         if channels or self.exclusive_queues or answered:
             self.begin(ConnectionEnd(self, channels, answered=answered))
@@ -370,9 +347,9 @@ class Peer:
         self.running = False
         self.forget_input()
         self._forget_gate()
-        usage = self._usage
+        usage = self.login.usage
         if usage is not None:
-            self._usage = None
+            self.login.usage = None
             usage.connections -= 1
             self.broker.open_connections -= 1
             churn = self.broker.churn
@@ -384,5 +361,5 @@ class Peer:
         self.turns.close()
         self.broker.forget_connection(self)
         self.broker.ended.append(self)
-        if self.is_known:
+        if self.login.has_begun:
             self.broker.events.connection_closed(self)

@@ -81,8 +81,11 @@ class Session:
         self.last_queue = ""  # the queue that an empty name stands for
         self.prefetch: int = 0  # for consumers to come
         self.reply_queue: BaseQueue | None = None
-        connection.channels_opened += 1
-        self.serial: int = connection.channels_opened  # unlike the number never used again
+        if not connection.origin.is_direct:
+            connection.broker.churn.channels_opened += 1
+        login = connection.login
+        login.channels_opened += 1
+        self.serial: int = login.channels_opened  # unlike the number never used again
         self._publisher: Publisher | None = None  # made when first needed: most subscribers never do
         self._watcher: TrafficWatcher | None = None
         self.swept_tag: int = 0  # up to here deliveries were looked at by `overdue.OverdueRun`

@@ -57,7 +57,7 @@ class ShortageNotes:
                 }
                 if isinstance(largest, Peer):
                     fields["largest_peer"] = largest.origin.peer
-                    fields["largest_user"] = largest.user_name
+                    fields["largest_user"] = largest.login.user_name
                     fields["largest_bytes"] = int(largest.inbound_bytes)
                 self._note("warning", "inbound.short", fields)
             self._short_ticks = SHORT_TICKS

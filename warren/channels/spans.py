@@ -38,10 +38,10 @@ class SpanPlace:
     """Where spans come from: the connection, as it was when its session began."""
 
     def __init__(self, connection: Peer, channel: int) -> None:
-        self.vhost = connection.vhost_name
+        self.vhost = connection.login.vhost_name
         self.peer = connection.origin.peer
         self.local = connection.origin.local
-        self.protocol = connection.protocol_shown()
+        self.protocol = connection.origin.shown(connection.protocol)
         self.channel = channel
 
 

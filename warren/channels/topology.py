@@ -162,7 +162,7 @@ def _note_change(channel: Session, did: str, messages: int = NOT_OF_MESSAGES) ->
     connection = channel.connection
     if not connection.origin.is_direct:
         trail = connection.broker.audit_trail
-        trail.changed(did, channel.vhost.name, connection.user_name, connection.origin.peer, messages)
+        trail.changed(did, channel.vhost.name, connection.login.user_name, connection.origin.peer, messages)
 
 
 # --- exchanges -----------------------------------------------------------------------------------------------------
@@ -205,12 +205,12 @@ def _declare_exchange(channel: Session, declaration: ExchangeDeclaration, *, no_
     wanted = maybe_super_stream(declaration, vhost.name)
     if wanted is not None:
         _check_partitions(channel, wanted)
-        ticket = declare_super_stream(vhost, wanted, channel.connection.user_name)
+        ticket = declare_super_stream(vhost, wanted, channel.connection.login.user_name)
         channel.connection.begin(FirstPolicies(vhost, wanted.partition_names()))
         if not no_wait:
             channel.reply_when_done(m.ExchangeDeclareOk(), ticket)
         return
-    ticket = vhost.declare_exchange(declaration, channel.connection.user_name)
+    ticket = vhost.declare_exchange(declaration, channel.connection.login.user_name)
     if not no_wait:
         channel.reply(m.ExchangeDeclareOk(), ticket)
 
@@ -253,7 +253,7 @@ def _exchange_delete(channel: Session, method: m.ExchangeDelete) -> None:
     if exchange is not None:
         if method.if_unused and exchange.is_used():
             raise in_use("exchange", name, vhost.name)
-        by = channel.connection.user_name
+        by = channel.connection.login.user_name
         ticket = vhost.take_exchange_out(exchange, by)
         if exchange.durable and not exchange.auto_delete:
             _note_change(channel, f"exchange.delete {name}")
@@ -283,11 +283,13 @@ def _exchange_bind(
     if not binding:
         if source is None or destination is None:
             return 0
-        return vhost.unbind(source, destination, method.routing_key, method.arguments, channel.connection.user_name)
+        return vhost.unbind(
+            source, destination, method.routing_key, method.arguments, channel.connection.login.user_name
+        )
     source = vhost.exchange(source_name)
     destination = vhost.exchange(destination_name)
     _check_room_for_binding(channel, source, destination, method.routing_key, method.arguments)
-    return vhost.bind(source, destination, method.routing_key, method.arguments, channel.connection.user_name)
+    return vhost.bind(source, destination, method.routing_key, method.arguments, channel.connection.login.user_name)
 
 
 def _check_room_for_binding(
@@ -362,7 +364,7 @@ def _declare_queue(channel: Session, declaration: QueueDeclaration, *, no_wait: 
         if name not in vhost.queues:
             _check_arguments(channel, declaration.arguments)
             _check_new_queue(channel, name, declaration.arguments)
-        ticket = vhost.declare_queue(declaration, connection, connection.user_name)
+        ticket = vhost.declare_queue(declaration, connection, connection.login.user_name)
         queue = vhost.queues[name]
         if declaration.exclusive:
             connection.own(queue)
@@ -455,7 +457,7 @@ def bind_subscriber(channel: Session, subscriber: Receiver, exchange: str, bindi
     if connection.broker.has_alarm("memory"):
         size = binding_growth_bytes(channel, exchange, subscriber, binding_key, arguments)
         connection.broker.growth.check(connection.key, size)
-    channel.vhost.bind(source, subscriber, binding_key, arguments, connection.user_name)
+    channel.vhost.bind(source, subscriber, binding_key, arguments, connection.login.user_name)
 
 
 def unbind_subscriber(
@@ -469,7 +471,7 @@ def unbind_subscriber(
     _authorize_binding(channel, subscriber.name, exchange, binding_key)
     source = channel.vhost.exchanges.get(exchange)
     if source is not None:
-        channel.vhost.unbind(source, subscriber, binding_key, arguments, channel.connection.user_name)
+        channel.vhost.unbind(source, subscriber, binding_key, arguments, channel.connection.login.user_name)
 
 
 def _queue_bind(channel: Session, method: m.QueueBind) -> None:
@@ -479,7 +481,7 @@ def _queue_bind(channel: Session, method: m.QueueBind) -> None:
     queue.check_bindable()
     source = vhost.exchange(exchange_name)
     _check_room_for_binding(channel, source, queue, routing_key, method.arguments)
-    by = channel.connection.user_name
+    by = channel.connection.login.user_name
 
     def done(ticket: int) -> None:
         if not method.no_wait and channel.is_open():
@@ -501,7 +503,7 @@ def _queue_unbind(channel: Session, method: m.QueueUnbind) -> None:
     source = vhost.exchanges.get(exchange_name)
     if source is not None and queue_name in vhost.queues:
         queue = vhost.queue(queue_name, channel.connection)
-        ticket = vhost.unbind(source, queue, routing_key, method.arguments, channel.connection.user_name)
+        ticket = vhost.unbind(source, queue, routing_key, method.arguments, channel.connection.login.user_name)
     channel.reply(m.QueueUnbindOk(), ticket)
 
 
@@ -532,7 +534,7 @@ def _queue_delete(channel: Session, method: m.QueueDelete) -> None:
         if method.if_empty and queue.ready_count:
             raise ChannelException(PRECONDITION_FAILED, f"queue '{name}' in vhost '{vhost.name}' not empty")
         count = int(queue.ready_count)
-        ticket = connection.broker.delete_queue(vhost, queue, connection.user_name, notices)
+        ticket = connection.broker.delete_queue(vhost, queue, connection.login.user_name, notices)
         if _outlives_clients(queue):
             _note_change(channel, f"queue.delete {name}", count)
     if not method.no_wait:

@@ -92,7 +92,7 @@ class ChannelTracer(TrafficWatcher):
             "vhost": vhost.name,
             "connection": connection.origin.ends(),
             "channel": number,
-            "user": connection.user_name,
+            "user": connection.login.user_name,
         }
         self._place = encode_table(place)[4:]
 

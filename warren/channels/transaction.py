@@ -563,4 +563,4 @@ def new_transaction(channel: Session) -> Transaction:
     if connection.origin.is_direct:
         return Transaction(channel.shared.log)
     max_bytes: i64 = connection.broker.limits.transaction_max_bytes
-    return Transaction(channel.shared.log, max_bytes, channel.shared.transaction_shares, connection.user_name)
+    return Transaction(channel.shared.log, max_bytes, channel.shared.transaction_shares, connection.login.user_name)

@@ -88,7 +88,7 @@ class Browsing:
         places: list[int] = []
         messages: list[Message] = []
         for connection in self._broker.connections.values():
-            if connection.vhost_name == queue.vhost_name:
+            if connection.login.vhost_name == queue.vhost_name:
                 for channel in connection.channels.values():
                     if isinstance(channel, Session):
                         # Hundreds of thousands, perhaps: the engine is compiled, this view is not.
@@ -100,7 +100,7 @@ class Browsing:
         assert isinstance(queue, BaseQueue)
         now_s = self._broker.now_s
         for connection in list(self._broker.connections.values()):
-            if connection.vhost_name != queue.vhost_name:
+            if connection.login.vhost_name != queue.vhost_name:
                 continue
             for channel in list(connection.channels.values()):
                 if not isinstance(channel, Session):
@@ -111,7 +111,7 @@ class Browsing:
                     holder = Holder(
                         connection_name(connection),
                         channel_name(channel),
-                        connection.user_name,
+                        connection.login.user_name,
                         None if consumer is None else consumer.tag,
                         tag,
                         max(0, int(1000 * (now_s - channel.ledger.delivered_by(tag, now_s)))),

@@ -116,7 +116,7 @@ def host_of(endpoint: str) -> str:
 def connection_ends(connection: Peer) -> ConnectionEnds:
     """Return a connection as the objects that belong to it show it."""
     peer = connection.origin.peer
-    return ConnectionEnds(connection_name(connection), connection.name, host_of(peer), port_of(peer))
+    return ConnectionEnds(connection_name(connection), connection.login.name, host_of(peer), port_of(peer))
 
 
 def channel_ends(channel: Session, node: str) -> ChannelEnds:
@@ -125,13 +125,13 @@ def channel_ends(channel: Session, node: str) -> ChannelEnds:
     name = connection_name(connection)
     return ChannelEnds(
         name,
-        connection.name,
+        connection.login.name,
         f"{name} ({int(channel.number)})",
         connection.origin.node_name or node,
         int(channel.number),
         host_of(connection.origin.peer),
         port_of(connection.origin.peer),
-        connection.user_name,
+        connection.login.user_name,
     )
 
 
@@ -168,20 +168,20 @@ class Connections:
 
     # Fields by which lists are filtered and sorted without a row of each item.
     KEYS: Final[Mapping[str, Callable[[ConnectionRef], object]]] = {
-        "name": _connection_key(lambda each: f"{connection_name(each)} {each.name}"),
-        "user_provided_name": _connection_key(lambda each: each.name),
-        "user": _connection_key(lambda each: each.user_name),
-        "vhost": _connection_key(lambda each: each.vhost_name),
+        "name": _connection_key(lambda each: f"{connection_name(each)} {each.login.name}"),
+        "user_provided_name": _connection_key(lambda each: each.login.name),
+        "user": _connection_key(lambda each: each.login.user_name),
+        "vhost": _connection_key(lambda each: each.login.vhost_name),
         "channels": _connection_key(lambda each: len(each.channels)),
         "connected_at": _connection_key(lambda each: each.origin.connected_at_ms),
         "recv_oct": _connection_key(lambda each: int(each.received_bytes)),
         "send_oct": _connection_key(lambda each: int(each.outbox.sent_bytes)),
     }
     CHANNEL_KEYS: Final[Mapping[str, Callable[[ChannelRef], object]]] = {
-        "name": _channel_key(lambda each: f"{channel_name(each)} {each.connection.name}"),
-        "connection_details.user_provided_name": _channel_key(lambda each: each.connection.name),
-        "user": _channel_key(lambda each: each.connection.user_name),
-        "vhost": _channel_key(lambda each: each.connection.vhost_name),
+        "name": _channel_key(lambda each: f"{channel_name(each)} {each.connection.login.name}"),
+        "connection_details.user_provided_name": _channel_key(lambda each: each.connection.login.name),
+        "user": _channel_key(lambda each: each.connection.login.user_name),
+        "vhost": _channel_key(lambda each: each.connection.login.vhost_name),
         "number": _channel_key(lambda each: int(each.number)),
         "prefetch_count": _channel_key(lambda each: each.prefetch),
         "consumer_count": _channel_key(lambda each: len(each.ledger.consumers)),
@@ -203,9 +203,9 @@ class Connections:
         """Return the connections whose user is known, of one user or in one vhost if asked."""
         found: list[ConnectionRef] = []
         for each in self._peers.values():
-            if each.origin.is_direct or not each.is_known:
+            if each.origin.is_direct or not each.login.has_begun:
                 continue
-            if (vhost is None or each.vhost_name == vhost) and (user is None or each.user_name == user):
+            if (vhost is None or each.login.vhost_name == vhost) and (user is None or each.login.user_name == user):
                 found.append(ConnectionRef(each))
         return found
 
@@ -258,11 +258,11 @@ class Connections:
 
     def user(self, connection: ConnectionRef) -> str:
         """Return the user of a connection."""
-        return _peer(connection).user_name
+        return _peer(connection).login.user_name
 
     def vhost(self, connection: ConnectionRef) -> str:
         """Return the name of the vhost of a connection."""
-        return _peer(connection).vhost_name
+        return _peer(connection).login.vhost_name
 
     def note_time(self, channel: ChannelRef, now_s: float) -> None:
         """Have a channel note the time: how old its deliveries are is known as exactly as this is called."""
@@ -285,7 +285,7 @@ class Connections:
 
     def channel_names(self, channels: list[ChannelRef]) -> list[tuple[str, str]]:
         """Return of each name and vhost."""
-        return [(channel_name(each), each.connection.vhost_name) for each in _sessions(channels)]
+        return [(channel_name(each), each.connection.login.vhost_name) for each in _sessions(channels)]
 
     def channel_counters(self, channels: list[ChannelRef]) -> list[tuple[int, ...]]:
         """Return `CHANNEL_STATS` of each."""
@@ -304,17 +304,17 @@ class Connections:
         outbox = connection.outbox
         return ConnectionRow(
             connection_name(connection),
-            connection.name,
+            connection.login.name,
             connection.origin.node_name or self._broker.node,
-            connection.user_name,
-            connection.vhost_name,
-            connection.protocol_shown(),
+            connection.login.user_name,
+            connection.login.vhost_name,
+            connection.origin.shown(connection.protocol),
             # A link of this broker connects to it from within, as RabbitMQ's do.
             "direct" if connection.origin.is_internal else "network",
             "blocked" if connection.blocked_notice == TOLD else STATE_NAMES[connection.state],
             len(connection.channels),
-            connection.channel_max,
-            connection.frame_max_bytes,
+            connection.login.channel_max,
+            connection.login.frame_max_bytes,
             connection.heartbeats.interval_s,
             host_of(connection.origin.local),
             port_of(connection.origin.local),
@@ -322,7 +322,7 @@ class Connections:
             port_of(connection.origin.peer),
             connection.origin.is_tls,
             connection.origin.certificate_user,
-            connection.mechanism,
+            connection.login.mechanism,
             connection.origin.connected_at_ms,
             connection.client_properties,
             # Reads and writes of the socket, as in RabbitMQ.
@@ -350,8 +350,8 @@ class Connections:
             f"{ends.name} ({int(channel.number)})",
             int(channel.number),
             connection.origin.node_name or self._broker.node,
-            connection.user_name,
-            connection.vhost_name,
+            connection.login.user_name,
+            connection.login.vhost_name,
             ends,
             "flow" if connection.paused & ~PAUSED_TURN else "running",
             channel.transaction is not None,

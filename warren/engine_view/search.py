@@ -39,7 +39,7 @@ class Names:
             assert isinstance(connection, Peer)
             if connection.state == ENDED:
                 continue
-            place, given = connection.vhost_name, f"{connection.user_name} {connection.name}".strip()
+            place, given = connection.login.vhost_name, f"{connection.login.user_name} {connection.login.name}".strip()
             yield "connection", place, connection_name(connection), given
             for channel in sessions_of(connection):
                 for consumer in list(channel.ledger.consumers.values()):

@@ -120,8 +120,8 @@ class Totals:
 
     def add_connection(self, connection: Peer) -> None:
         """Count the bytes of a connection, and itself."""
-        if connection.is_known:
-            shown = connection.protocol_shown()
+        if connection.login.has_begun:
+            shown = connection.origin.shown(connection.protocol)
             self.protocols[shown] = self.protocols.get(shown, 0) + 1
         self.received_bytes += int(connection.received_bytes)
         self.sent_bytes += int(connection.outbox.sent_bytes)

@@ -34,10 +34,10 @@ from mypy_extensions import i64
 from warren.amqp.errors import AmqpError, ChannelException
 from warren.amqp.field_table import Table
 from warren.channels.access import CONFIGURE, READ
-from warren.channels.back_pressure import block_publisher
+from warren.channels.back_pressure import block_publisher, hold_content
 from warren.channels.connection_states import AWAIT_HEADER, AWAIT_START_OK, CHECKING_LOGIN, CLOSING, ENDED, RUNNING
-from warren.channels.ending import note_error
-from warren.channels.login import LoginRequest, enter_vhost
+from warren.channels.ending import note_closed, note_error
+from warren.channels.login import LoginRequest, enter_vhost, note_opened
 from warren.channels.origin import Origin
 from warren.channels.peer import NO_LIMIT_S, Peer
 from warren.channels.session import Session
@@ -125,8 +125,6 @@ COMMAND_BYTES: Final = 262144
 PUBLISH_HEAD_BYTES: Final = 131072  # a topic and properties
 # Pieces of a packet smaller than this are joined as they come.
 PIECE_BYTES: Final = 16384
-# Limit for incomplete contents while publishers of large messages wait, as for a channel.
-STOPPED_MAX_BYTES: Final = 1 << 20
 ALIASES: Final = 16
 CLIENT_ID_MAX_BYTES: Final = 233  # with the parts around it the name of a queue
 # The messages of QoS 1 and 2 that may be out to a client that does not set a limit.
@@ -158,7 +156,7 @@ class MqttPeer(Peer):
     def __init__(self, broker: Broker, key: int, origin: Origin) -> None:
         super().__init__(broker, key, origin, "MQTT", NEXT_STATES)
         self.version: int = V3_1_1
-        self.channel_max = 1
+        self.login.channel_max = 1
         self.heartbeats.silent_intervals = 1.5
         self.receive_max: int = RECEIVE_MAX_OLD
         self.packet_max_bytes: int = 0  # the packet size that the client takes; 0: any
@@ -293,11 +291,9 @@ class MqttPeer(Peer):
             pieces.append(piece)
         session = self._session
         if session is not None and self.running:
-            self.shared.inbound.hold(session, cost)
+            hold_content(session, cost)
         elif self.state < RUNNING:
             self.shared.early.hold(self, self._have)
-        if self.shared.large_stopped and self.inbound_bytes > STOPPED_MAX_BYTES:
-            block_publisher(self)
 
     def _forget_pieces(self) -> None:
         self._pieces = _NO_PIECES
@@ -510,7 +506,7 @@ class MqttPeer(Peer):
         self.version = connect.version
         self.protocol = _PROTOCOLS[self.version]
         self._connect = connect
-        self.is_known = True
+        self.login.has_begun = True
         self.packet_max_bytes = connect.properties.number(PACKET_MAX, 0)
         method = connect.properties.maybe_text(AUTH_METHOD)
         data = connect.properties.maybe_binary(AUTH_DATA)
@@ -518,7 +514,7 @@ class MqttPeer(Peer):
             if method not in METHODS:
                 known = ", ".join(METHODS)
                 raise MqttError(BAD_METHOD, f"there is no such method of enhanced authentication: there are {known}")
-            self.mechanism = method
+            self.login.mechanism = method
             self._enhanced = EnhancedLogin(method, self.origin.certificate_user)
             self._take_step(self._enhanced, data or b"")
             return
@@ -527,10 +523,10 @@ class MqttPeer(Peer):
         user = connect.user
         certified = self.origin.certificate_user
         if user is None and certified is not None:
-            self.mechanism = "EXTERNAL"
+            self.login.mechanism = "EXTERNAL"
             self._verify(certified, b"", is_proven=True)
             return
-        self.mechanism = "MQTT"
+        self.login.mechanism = "MQTT"
         password = connect.password
         problem = "" if user is not None and password is not None else "CONNECT has no user or no password"
         self._verify(user or "", password or b"", is_proven=False, problem=problem)
@@ -542,14 +538,14 @@ class MqttPeer(Peer):
             vhost, _, name = name.rpartition(":")
         enhanced = self._enhanced
         if enhanced is not None and enhanced.is_again:
-            if name != self.user_name:
+            if name != self.login.user_name:
                 raise MqttError(NOT_AUTHORIZED, "whoever logs in again is the same user")
         else:
             if not is_proven:
-                self.vhost_name = vhost
+                self.login.vhost_name = vhost
             self.enter(CHECKING_LOGIN)
         self.pause(PAUSED_LOGIN)
-        self.broker.logins.append(LoginRequest(self, self.mechanism, name, password, is_proven, problem))
+        self.broker.logins.append(LoginRequest(self, self.login.mechanism, name, password, is_proven, problem))
 
     def _authenticate(self, answer: Answer) -> None:
         """AUTH."""
@@ -627,16 +623,16 @@ class MqttPeer(Peer):
 
     def _take_over(self) -> None:
         """Take the client id: at once, or when its previous owner has released everything."""
-        vhost = self.vhost_name or "/"
+        vhost = self.login.vhost_name or "/"
         names = self.broker.named_clients
         other = names.get((vhost, self._client_id))
         if other is None:
             self._begin(vhost)
             return
         assert isinstance(other, MqttPeer)
-        if other.user_name != self.user_name:
+        if other.login.user_name != self.login.user_name:
             raise MqttError(BAD_CLIENT_ID, "the client id is that of another user who is connected")
-        if other.vhost_name != vhost or other is self:
+        if other.login.vhost_name != vhost or other is self:
             raise MqttError(BAD_CLIENT_ID, "the client id is in use")
         other.give_way(self)
 
@@ -650,14 +646,14 @@ class MqttPeer(Peer):
 
     def answer_close(self) -> None:
         names = self.broker.named_clients
-        key = (self.vhost_name, self._client_id)
+        key = (self.login.vhost_name, self._client_id)
         successor: MqttPeer | None = None
         if names.get(key) is self:
             del names[key]
             successor = self._successor
             self._successor = None
         if self.state == CLOSING:
-            self.broker.note("info", "connection.closed", {"peer": self.origin.peer, "user": self.user_name})
+            note_closed(self)
             self.end()
         if successor is not None:
             self.end()  # its successor takes its place, where connections are limited
@@ -668,7 +664,7 @@ class MqttPeer(Peer):
         if self.state != CHECKING_LOGIN:
             return
         try:
-            self._begin(earlier.vhost_name)
+            self._begin(earlier.login.vhost_name)
         except AmqpError as error:
             self._failed(error)
 
@@ -681,10 +677,10 @@ class MqttPeer(Peer):
         connect = self._connect
         assert connect is not None
         self._connect = None
-        self.name = self._client_id
+        self.login.name = self._client_id
         enter_vhost(self, vhost)
         self.broker.named_clients[(vhost, self._client_id)] = self
-        usage = self._usage
+        usage = self.login.usage
         usable = self.vhost
         principal = self.principal
         assert usage is not None and usable is not None and principal is not None
@@ -696,7 +692,7 @@ class MqttPeer(Peer):
         if connect.will is not None:
             check_will(connect.will)
         sessions = sessions_of(self.broker, usable)
-        if expiry_s > 0 and not sessions.has_room(self._client_id, self.user_name):
+        if expiry_s > 0 and not sessions.has_room(self._client_id, self.login.user_name):
             raise MqttError(QUOTA, "this virtual host, or the user in it, has as many sessions as it may have")
         granted = self._granted(connect, expiry_s)
         self._check_answer(connack(self.version, False, 0, granted))
@@ -710,10 +706,9 @@ class MqttPeer(Peer):
             if connect.clean:
                 sessions.leave_shares(earlier)
                 sessions.end(earlier)
-        session = MqttSession(self, sessions, sessions.take_up(self._client_id, self.user_name), expiry_s)
+        session = MqttSession(self, sessions, sessions.take_up(self._client_id, self.login.user_name), expiry_s)
         self._session = session
         self.channels[1] = session
-        self.broker.churn.channels_opened += 1
         self.heartbeats.interval_s = connect.keep_alive_s
         present = False
         if connect.clean:
@@ -728,7 +723,7 @@ class MqttPeer(Peer):
         session.release_again()
         if present:
             self.begin(ResumeRun(session))
-        self.note_opened()
+        note_opened(self)
         self.broker.events.channel_created(session)
         self.resume(PAUSED_LOGIN)
 
@@ -787,7 +782,7 @@ class MqttPeer(Peer):
         if delay_s == 0:
             return False
         due_ms = self.broker.now_ms() + delay_s * 1000
-        return session.sessions.delay_will(session.kept, encode_will(self.user_name, will), due_ms)
+        return session.sessions.delay_will(session.kept, encode_will(self.login.user_name, will), due_ms)
 
     def drained(self) -> None:
         super().drained()
@@ -825,7 +820,7 @@ class MqttPeer(Peer):
             refusal = connack(V5, False, reason, properties)
             if self._takes(refusal):
                 self.outbox.write(refusal)
-        elif self.is_known or reason == BAD_VERSION:
+        elif self.login.has_begun or reason == BAD_VERSION:
             self.outbox.write(connack(self.version, False, return_code(reason), Properties()))
         self.end_channels()
         self.end()

@@ -253,7 +253,7 @@ class MqttSession(Session):
             connection = self.connection
             fields: dict[str, object] = {
                 "peer": connection.origin.peer,
-                "user": connection.user_name,
+                "user": connection.login.user_name,
                 "topic": will.topic,
             }
             fields["reason"] = error.explanation

@@ -736,7 +736,7 @@ class Application:
                 "login refused",
                 peer=request.connection.origin.peer,
                 user=request.user,
-                over=request.connection.protocol_shown(),
+                over=request.connection.origin.shown(request.connection.protocol),
                 reason=reason,
             )
             request.refuse()

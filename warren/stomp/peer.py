@@ -33,10 +33,10 @@ from warren.amqp.errors import (
     ChannelException,
     ConnectionException,
 )
-from warren.channels.back_pressure import block_publisher
+from warren.channels.back_pressure import block_publisher, hold_content
 from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOSING, ENDED, RUNNING
-from warren.channels.ending import note_error
-from warren.channels.login import LoginRequest, enter_vhost
+from warren.channels.ending import note_closed, note_error
+from warren.channels.login import LoginRequest, enter_vhost, note_opened
 from warren.channels.origin import Origin
 from warren.channels.peer import NO_LIMIT_S, Peer
 from warren.channels.session import Session
@@ -63,8 +63,6 @@ EARLY_BYTES: Final = 8192
 HEAD_BYTES: Final = 65536
 # Pieces of a body smaller than this are joined as they come.
 PIECE_BYTES: Final = 16384
-# Limit for incomplete contents while publishers of large messages wait, as for a channel.
-STOPPED_MAX_BYTES: Final = 1 << 20
 # The broker looks twice a second for clients that need a heart-beat.
 HEART_BEAT_MIN_MS: Final = 1000
 HEART_BEAT_MAX_MS: Final = 86_400_000
@@ -89,7 +87,7 @@ class StompPeer(Peer):
         super().__init__(broker, key, origin, "STOMP", NEXT_STATES)
         self.version: int = V1_0
         self.session_name = ""
-        self.channel_max = 1
+        self.login.channel_max = 1
         self._session: StompSession | None = None
         self._connect: StompFrame | None = None
         self._rest: bytes = b""  # received and not handled
@@ -270,9 +268,7 @@ class StompPeer(Peer):
             pieces.append(piece)
         session = self._session
         if session is not None:
-            self.shared.inbound.hold(session, cost)
-        if self.shared.large_stopped and self.inbound_bytes > STOPPED_MAX_BYTES:
-            block_publisher(self)
+            hold_content(session, cost)
 
     def _whole(self, last: bytes) -> None:
         """A frame is whole, with the last piece of its body."""
@@ -384,16 +380,16 @@ class StompPeer(Peer):
         self.version = _agreed_version(frame)
         self.protocol = f"STOMP {VERSION_NAMES[self.version]}"
         self._connect = frame
-        self.is_known = True
+        self.login.has_begun = True
         user, password = frame.get("login"), frame.get("passcode")
         certified = self.origin.certificate_user
         if user is None and certified is not None:
-            self.mechanism = "EXTERNAL"
-            request = LoginRequest(self, self.mechanism, certified, b"", True)
+            self.login.mechanism = "EXTERNAL"
+            request = LoginRequest(self, self.login.mechanism, certified, b"", True)
         else:
-            self.mechanism = "STOMP"
+            self.login.mechanism = "STOMP"
             problem = "" if user is not None and password is not None else "CONNECT has no login or no passcode"
-            request = LoginRequest(self, self.mechanism, user or "", (password or "").encode(), False, problem)
+            request = LoginRequest(self, self.login.mechanism, user or "", (password or "").encode(), False, problem)
         self.enter(CHECKING_LOGIN)
         self.pause(PAUSED_LOGIN)
         self.broker.logins.append(request)
@@ -402,8 +398,8 @@ class StompPeer(Peer):
         frame = self._connect
         assert frame is not None
         self._connect = None
-        self.name = frame.headers.get("client-id", "")
-        self.stated_properties = {"product": "STOMP client"}
+        self.login.name = frame.headers.get("client-id", "")
+        self.login.stated_properties = {"product": "STOMP client"}
         try:
             owes_ms, expects_ms = _heart_beats(frame)
             self._enter_vhost(frame.headers.get("host", "/"))
@@ -414,13 +410,12 @@ class StompPeer(Peer):
         self.heartbeats.interval_s = -(-expects_ms // 1000)
         self.heartbeats.own_interval_s = owes_ms // 1000
         self.session_name = "session-" + self.broker.unique_name()
-        usage = self._usage
+        usage = self.login.usage
         assert usage is not None
         usage.channels += 1
         session = StompSession(self)
         self._session = session
         self.channels[1] = session
-        self.broker.churn.channels_opened += 1
         headers = [
             ("version", VERSION_NAMES[self.version]),
             ("session", self.session_name),
@@ -428,7 +423,7 @@ class StompPeer(Peer):
             ("heart-beat", f"{owes_ms},{expects_ms}"),
         ]
         self.outbox.write(encode("CONNECTED", headers, b"", V1_0))
-        self.note_opened()
+        note_opened(self)
         self.broker.events.channel_created(session)
         self.resume(PAUSED_LOGIN)
 
@@ -484,7 +479,7 @@ class StompPeer(Peer):
 
     def answer_close(self) -> None:
         if self.state == CLOSING:
-            self.broker.note("info", "connection.closed", {"peer": self.origin.peer, "user": self.user_name})
+            note_closed(self)
             self.end()
 
     def _failed(self, error: AmqpError) -> None:
@@ -508,7 +503,7 @@ class StompPeer(Peer):
 
     def _write_error(self, reply_code: int, explanation: str, receipt: str | None) -> None:
         # As RabbitMQ: the name of the reply code, or that CONNECT was refused.
-        reason = "Bad CONNECT" if self.is_known and not self.session_name else REPLY_NAMES[reply_code].lower()
+        reason = "Bad CONNECT" if self.login.has_begun and not self.session_name else REPLY_NAMES[reply_code].lower()
         headers = [("message", reason), ("content-type", "text/plain")]
         if receipt is not None:
             headers.append(("receipt-id", receipt))

@@ -77,14 +77,14 @@ class FaultyPublishes:
 
 def _seen(connection: Peer, message: Message, queues: list[Receiver]) -> PublishedMessage:
     return PublishedMessage(
-        vhost=connection.vhost_name,
+        vhost=connection.login.vhost_name,
         exchange=message.envelope.exchange,
         routing_key=message.envelope.routing_key,
         properties=properties_of(message),
         body=message.body(),
         queues=tuple(queue.name for queue in queues),
-        user=connection.user_name,
-        connection=connection.name or connection.origin.peer,
+        user=connection.login.user_name,
+        connection=connection.login.name or connection.origin.peer,
     )
 
 

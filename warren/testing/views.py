@@ -130,9 +130,9 @@ class ConnectionView:
 
     def __init__(self, broker: Broker, connection: Peer) -> None:
         self.peer = str(connection.origin.peer)
-        self.name = str(connection.name) or self.peer
-        self.user = str(connection.user_name)
-        self.vhost = str(connection.vhost_name)
+        self.name = str(connection.login.name) or self.peer
+        self.user = str(connection.login.user_name)
+        self.vhost = str(connection.login.vhost_name)
         self.client_properties: Table = dict(connection.client_properties)
         self.channels = tuple(sorted(connection.channels))
         self._broker = broker

@@ -71,7 +71,7 @@ def test_the_first_bytes_say_which_protocol_it_is() -> None:
         peer, data = switched
         assert isinstance(peer, Amqp10Peer) and data == SASL_HEADER
         assert peer.key == connection.key and peer.origin is connection.origin
-        assert peer.protocol_shown() == "Web AMQP 1.0"
+        assert peer.origin.shown(peer.protocol) == "Web AMQP 1.0"
         assert harness.broker.connections[peer.key] is peer
         peer.feed(data)
         peer.lost()
@@ -194,7 +194,7 @@ def test_another_host_name_is_the_default_vhost() -> None:
     client.login()
     client.raw(AMQP_HEADER)
     assert client.send(0x10, ["c", "broker.example.com"])[0].name == "open"
-    assert client.peer.vhost_name == "/"
+    assert client.peer.login.vhost_name == "/"
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_session_that_has_ended_may_begin_again() -> None:
     (end,) = client.send(0x17, [])
     assert end.name == "end"
     assert client.begin().name == "begin"
-    assert client.peer._usage is not None and client.peer._usage.channels == 1
+    assert client.peer.login.usage is not None and client.peer.login.usage.channels == 1
 
 
 @pytest.mark.parametrize(
@@ -464,6 +464,6 @@ def test_a_connection_is_listed_as_what_it_is() -> None:
     harness = Harness()
     client = amqp10_client(harness)
     assert client.peer.protocol == "AMQP 1.0"
-    assert client.peer.name == "client" and client.peer.user_name == USER and PASSWORD
+    assert client.peer.login.name == "client" and client.peer.login.user_name == USER and PASSWORD
     assert split_frames(b"") == []
     assert UShort(1) == 1

@@ -56,7 +56,7 @@ def test_who_does_not_say_that_it_understands_is_told_nothing(said: Table) -> No
 def test_a_connection_has_the_name_that_it_gives_itself(said: Table, name: str) -> None:
     client = Speaker(Harness(), said)
     client.handshake()
-    assert client.connection.name == name
+    assert client.connection.login.name == name
 
 
 @pytest.mark.parametrize(

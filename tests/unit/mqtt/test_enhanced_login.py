@@ -68,7 +68,7 @@ def logged_in(harness: Harness) -> MqttClient:
 
 def test_plain_is_user_and_password(harness: Harness) -> None:
     client = logged_in(harness)
-    assert (client.peer.user_name, client.peer.mechanism) == (USER, "PLAIN")
+    assert (client.peer.login.user_name, client.peer.login.mechanism) == (USER, "PLAIN")
     assert client.subscribe("a") == [0]
 
 
@@ -76,7 +76,7 @@ def test_the_user_of_plain_may_say_its_vhost(harness: Harness) -> None:
     client = MqttClient(harness, 5)
     data = f"ignored\0/:{USER}\0{PASSWORD}".encode()
     assert only(connect(client, "PLAIN", data))[:2] == (p.CONNACK, 0)
-    assert client.peer.vhost_name == "/"
+    assert client.peer.login.vhost_name == "/"
     assert only(connect(MqttClient(harness, 5), "PLAIN", f"\0other:{USER}\0{PASSWORD}".encode()))[1] == 0x87
 
 
@@ -90,7 +90,7 @@ def test_what_does_not_say_who_it_is_is_refused(harness: Harness, data: bytes | 
 def test_external_is_by_certificate(harness: Harness) -> None:
     client = MqttClient(harness, 5, certificate_user=USER)
     assert only(connect(client, "EXTERNAL"))[:2] == (p.CONNACK, 0)
-    assert client.peer.user_name == USER
+    assert client.peer.login.user_name == USER
     assert only(connect(MqttClient(harness, 5), "EXTERNAL"))[:2] == (p.CONNACK, 0x86)
 
 
@@ -122,7 +122,7 @@ def test_a_method_may_ask_until_it_knows(harness: Harness) -> None:
     assert (kind, reason, given.values[p.AUTH_DATA]) == (p.AUTH, 0x18, b"2+1")
     kind, code, given = only(client.feed(auth_packet(0x18, CHALLENGE, b"3")))
     assert (kind, code, given.values[p.AUTH_METHOD]) == (p.CONNACK, 0, CHALLENGE)
-    assert client.peer.user_name == USER
+    assert client.peer.login.user_name == USER
 
 
 def test_what_a_method_has_not_proven_is_verified(harness: Harness) -> None:

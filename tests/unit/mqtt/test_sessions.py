@@ -43,7 +43,7 @@ def test_the_user_may_name_the_vhost(harness: Harness) -> None:
     harness.broker.administer(VhostPut("other"))
     harness.permit("guest", vhost="other")
     client = mqtt_client(harness, user="other:guest")
-    assert client.peer.vhost_name == "other"
+    assert client.peer.login.vhost_name == "other"
     assert MqttClient(harness).connect(user="missing:guest").body[1] == 5
 
 
@@ -58,7 +58,7 @@ def test_an_empty_client_id_is_assigned(harness: Harness) -> None:
     client = MqttClient(harness, 5)
     reply = client.connect("")
     reader = p.Reader(reply.body, 2, len(reply.body))
-    assert reader.properties(p.CONNACK).values[p.ASSIGNED_ID] == client.peer.name
+    assert reader.properties(p.CONNACK).values[p.ASSIGNED_ID] == client.peer.login.name
     assert MqttClient(harness).connect("", clean=False).body[1] == 2
 
 

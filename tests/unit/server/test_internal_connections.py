@@ -135,7 +135,7 @@ def test_the_broker_itself_may_do_everything_in_every_vhost() -> None:
         channel = await connection.open_channel()
         await channel.declare_queue(QueueDeclaration("q", durable=True))
         (served,) = place.management.broker.connections.values()
-        assert served.origin.is_internal and served.user_name == INTERNAL_USER
+        assert served.origin.is_internal and served.login.user_name == INTERNAL_USER
         assert "q" in place.management.broker.vhosts["nobody's"].queues
         await connection.close()
 

@@ -429,7 +429,7 @@ def hall() -> Iterator[Hall]:
 def test_a_client_logs_in_over_a_web_socket_and_is_shown_as_such(hall: Hall) -> None:
     hall.open()
     (connection,) = hall.broker.connections.values()
-    assert connection.protocol_shown() == "Web MQTT 3-1-1"
+    assert connection.origin.shown(connection.protocol) == "Web MQTT 3-1-1"
     hall.turns_until(lambda: hall.reactor._admission.unauthenticated == 0)
 
 
@@ -582,7 +582,7 @@ def test_stomp_in_text_gets_text(hall: Hall) -> None:
     assert reply.command == "CONNECTED"
     assert set(peer.client.kinds) == {"text"}
     (connection,) = hall.broker.connections.values()
-    assert connection.protocol_shown() == "Web STOMP 1.2"
+    assert connection.origin.shown(connection.protocol) == "Web STOMP 1.2"
 
 
 def test_accepting_over_web_sockets_is_limited_as_over_bare_ones(hall: Hall) -> None:
