@@ -10,6 +10,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from warren.channels.partial_input import Pieces
 from warren.channels.prepared_publish import PreparedPublish
 from warren.queues.delivery import Consumer
 
@@ -42,14 +43,13 @@ class ReceivingLink(Link):
         self.kept: dict[bytes, PreparedPublish] = {}  # by the bytes before the body
         self.kept_settled: dict[bytes, PreparedPublish] = {}
         # State of a delivery that comes in several transfers.
-        self.pieces: list[bytes] = []
-        self.size: i64 = 0
+        self.pieces = Pieces()
         self.delivery_id: i64 = 0
         self.is_settled: bool = False
 
     def is_cut(self) -> bool:
         """Tell whether the rest of a delivery is still to be received."""
-        return len(self.pieces) > 0
+        return self.pieces.are_any()
 
     def credit_due(self) -> i64:
         """Return the new credit to grant, 0: leave it unchanged."""
@@ -66,8 +66,7 @@ class ReceivingLink(Link):
     def forget(self) -> None:
         """It has ended."""
         self.forget_heads()
-        self.pieces = []
-        self.size = 0
+        self.pieces.forget()
 
 
 class SendingLink(Link):

@@ -86,6 +86,7 @@ from warren.channels.ending import note_closed, note_error
 from warren.channels.jobs import ChannelEnd
 from warren.channels.login import LoginRequest, enter_vhost, note_opened
 from warren.channels.origin import Origin
+from warren.channels.partial_input import PartialInput
 from warren.channels.peer import CLOSE_TIMEOUT_S, NO_LIMIT_S, Peer
 from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.channels.shared import METHOD_UNITS, PAUSED_COMMIT, PAUSED_LOGIN, PAUSED_TURN, PAUSED_WORK
@@ -95,7 +96,6 @@ if TYPE_CHECKING:
 
 PROTOCOL: Final = "AMQP 1.0"
 EARLY_BYTES: Final = 8192
-PIECE_BYTES: Final = 16384
 CHANNEL_MAX: Final = 63
 VHOST_PREFIX: Final = "vhost:"
 DEFAULT_VHOST: Final = "/"
@@ -124,12 +124,7 @@ class Amqp10Peer(Peer):
         self._is_deaf: bool = False  # framing is lost: later bytes make no sense
         self._is_open_sent: bool = False
         self._responses: deque[tuple[int, int, Amqp10Session, str, bytes]] = deque()
-        # Input: received and not handled; or the pieces of a frame of `_needed` bytes.
-        self._rest: bytes = b""
-        self._rest_from: i64 = 0
-        self._pieces: list[bytes] = []
-        self._have: i64 = 0
-        self._needed: i64 = 0
+        self._input = PartialInput()
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
@@ -147,38 +142,18 @@ class Amqp10Peer(Peer):
             self._failed(error)
 
     def _take(self, data: bytes) -> None:
-        pos: i64 = 0
-        if self._needed > 0:
-            self._keep(data)
-            if self._have < self._needed or self.paused:
+        held = self._input
+        if held.needed > 0:
+            if data:
+                held.pieces.add(data)
+            if held.pieces.size < held.needed or self.paused:
                 return
-            data = b"".join(self._pieces)
-            self._pieces = []
-            self._have = 0
-            self._needed = 0
+            data = held.whole()
         else:
-            rest = self._rest
-            if rest:
-                if data:
-                    data = rest[self._rest_from :] + data
-                else:
-                    data = rest
-                    pos = self._rest_from
-                self._rest = b""
-                self._rest_from = 0
+            data = held.joined(data)
+        pos: i64 = held.start
+        held.start = 0
         self._walk(data, pos)
-
-    def _keep(self, piece: bytes) -> None:
-        """Keep a piece of a frame."""
-        size: i64 = len(piece)
-        if size == 0:
-            return
-        self._have += size
-        pieces = self._pieces
-        if pieces and len(pieces[-1]) + size <= PIECE_BYTES:
-            pieces[-1] += piece
-        else:
-            pieces.append(piece)
 
     def _walk(self, data: bytes, pos: i64) -> None:
         """Handle frames from `pos` on, and keep the rest."""
@@ -202,15 +177,14 @@ class Amqp10Peer(Peer):
                 )
             stop: i64 = pos + size
             if stop > end:
-                self._needed = size
-                self._keep(data[pos:])
+                self._input.needed = size
+                self._input.pieces.add(data[pos:])
                 return
             if not self._frame(data, pos, stop):
                 break
             pos = stop
         if pos < end and self.state != ENDED and not self._is_deaf:
-            self._rest = data
-            self._rest_from = pos
+            self._input.keep(data, pos)
 
     def _header(self, header: bytes) -> None:
         """Take a protocol header."""
@@ -599,8 +573,5 @@ class Amqp10Peer(Peer):
         note_error(self, "channel.error", int(session.number), refusal)
 
     def forget_input(self) -> None:
-        self._rest = b""
-        self._rest_from = 0
-        self._pieces = []
-        self._needed = 0
+        self._input.forget()
         self._responses.clear()

@@ -68,7 +68,7 @@ from warren.channels.consuming import cancel
 from warren.channels.jobs import LOOKS_PER_STEP
 from warren.channels.prepared_publish import PreparedPublish
 from warren.channels.session import Session
-from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES, Message
+from warren.msgstore.log.message import Message
 from warren.queues.arguments import STREAM
 from warren.queues.counters import MessageCounts
 from warren.queues.delivery import Consumer
@@ -82,8 +82,6 @@ HEADS_MAX: Final = 64
 HEAD_KEPT_BYTES: Final = 1024
 # Maximum size before a body, and the same around its parts and after it: all of that is decoded in one go.
 HEAD_BYTES: Final = 262144
-# Pieces of a delivery smaller than this are joined as they come.
-PIECE_BYTES: Final = 16384
 
 
 class Amqp10Session(Session):
@@ -141,7 +139,7 @@ class Amqp10Session(Session):
         self.shared.inbound.let_go(self)
         for link in self.links.values():
             if isinstance(link, ReceivingLink):
-                link.pieces = []
+                link.pieces.forget()
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -247,7 +245,6 @@ class Amqp10Session(Session):
                 return
             link.delivery_id = transfer.delivery_id
             link.is_settled = transfer.settled
-            link.size = 0
         elif transfer.delivery_id >= 0 and transfer.delivery_id != link.delivery_id:
             raise LinkError(ILLEGAL_STATE, "a delivery begins before the one on the same link has ended")
         if transfer.settled:
@@ -255,33 +252,23 @@ class Amqp10Session(Session):
         self._keep(link, data[start:end])
         if transfer.more:
             return
-        whole = b"".join(link.pieces)
-        link.pieces = []
+        whole = link.pieces.take()
         self._count_pieces()
         self._deliver(link, link.delivery_id, link.is_settled, whole, 0, len(whole))
 
     def _keep(self, link: ReceivingLink, piece: bytes) -> None:
         """Keep a part of a delivery."""
-        size: i64 = len(piece)
-        link.size += size
-        if link.size > self.shared.message_max_bytes + HEAD_BYTES:
-            link.pieces = []
+        if link.pieces.size + len(piece) > self.shared.message_max_bytes + HEAD_BYTES:
+            link.pieces.forget()
             raise self._too_large()
-        pieces = link.pieces
-        cost: i64 = size + PIECE_OVERHEAD_BYTES
-        if pieces and len(pieces[-1]) + size <= PIECE_BYTES:
-            pieces[-1] += piece
-            cost = size
-        else:
-            pieces.append(piece)
-        hold_content(self, cost)
+        hold_content(self, link.pieces.add(piece))
 
     def _count_pieces(self) -> None:
         """Count the held bytes again: one link holds nothing now, other links may."""
         self.shared.inbound.let_go(self)
         for link in self.links.values():
             if isinstance(link, ReceivingLink) and link.is_cut():
-                self.shared.inbound.hold(self, link.size)
+                self.shared.inbound.hold(self, link.pieces.size)
 
     def _too_large(self) -> LinkError:
         most = int(self.shared.message_max_bytes)
@@ -589,7 +576,7 @@ class Amqp10Session(Session):
             self.connection.begin(LinkEnd(self, link, consumer, answer))
             return
         if isinstance(link, ReceivingLink):
-            link.pieces = []
+            link.pieces.forget()
             self._count_pieces()
         self.link_ended(link, answer)
 

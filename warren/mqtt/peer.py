@@ -39,6 +39,7 @@ from warren.channels.connection_states import AWAIT_HEADER, AWAIT_START_OK, CHEC
 from warren.channels.ending import note_closed, note_error
 from warren.channels.login import LoginRequest, enter_vhost, note_opened
 from warren.channels.origin import Origin
+from warren.channels.partial_input import PartialInput
 from warren.channels.peer import NO_LIMIT_S, Peer
 from warren.channels.session import Session
 from warren.channels.shared import METHOD_UNITS, PAUSED_COMMIT, PAUSED_LOGIN, PAUSED_TURN, PAUSED_WORK
@@ -112,7 +113,6 @@ from warren.mqtt.reason_codes import (
 from warren.mqtt.session import UNANSWERED_MAX, MqttSession, check_will
 from warren.mqtt.sessions import encode_will, queue_name, sessions_of
 from warren.mqtt.subscribing import ResumeRun, SubscribeRun, UnsubscribeRun
-from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from warren.channels.broker import Broker
@@ -123,8 +123,6 @@ REASON_BYTES: Final = 4 * REASON_CHARACTERS + 16
 EARLY_BYTES: Final = 65536
 COMMAND_BYTES: Final = 262144
 PUBLISH_HEAD_BYTES: Final = 131072  # a topic and properties
-# Pieces of a packet smaller than this are joined as they come.
-PIECE_BYTES: Final = 16384
 ALIASES: Final = 16
 CLIENT_ID_MAX_BYTES: Final = 233  # with the parts around it the name of a queue
 # The messages of QoS 1 and 2 that may be out to a client that does not set a limit.
@@ -134,7 +132,6 @@ SESSION_EXPIRY_MAX_S: Final = 86400
 # The flags that each packet has to have; PUBLISH means something by them.
 # For connections without any: never changed.
 _NO_ALIASES: Final[dict[int, bytes]] = {}
-_NO_PIECES: Final[list[bytes]] = []
 _PROTOCOLS: Final = {version: f"MQTT {name}" for version, name in VERSION_NAMES.items()}
 _FLAGS: Final = {SUBSCRIBE: 2, UNSUBSCRIBE: 2, PUBREL: 2}
 
@@ -169,12 +166,7 @@ class MqttPeer(Peer):
         self._is_told: bool = False  # CONNACK has said yes
         self._client_id = ""
         self._successor: MqttPeer | None = None  # the peer that has taken the client id over, and waits
-        # Input: received and not handled; or the pieces of a packet of `_needed` bytes.
-        self._rest: bytes = b""
-        self._rest_from: i64 = 0
-        self._pieces = _NO_PIECES
-        self._have: i64 = 0
-        self._needed: i64 = 0
+        self._input = PartialInput()
 
     @property
     def client_properties(self) -> Table:
@@ -202,23 +194,20 @@ class MqttPeer(Peer):
             self._failed(error)
 
     def _take(self, data: bytes) -> None:
-        pos: i64 = 0
-        if self._needed > 0:
+        held = self._input
+        if held.needed > 0:
             self._keep(data)
-            if self._have < self._needed or self.paused:
+            if held.pieces.size < held.needed or self.paused:
                 return
-            data = b"".join(self._pieces)
-            self._forget_pieces()
+            data = held.whole()
+            session = self._session
+            if session is not None:
+                self.shared.inbound.let_go(session)
+            self.shared.early.let_go(self)
         else:
-            rest = self._rest
-            if rest:
-                if data:
-                    data = rest[self._rest_from :] + data
-                else:
-                    data = rest
-                    pos = self._rest_from
-                self._rest = b""
-                self._rest_from = 0
+            data = held.joined(data)
+        pos: i64 = held.start
+        held.start = 0
         self._walk(data, pos)
 
     def _walk(self, data: bytes, pos: i64) -> None:
@@ -252,7 +241,7 @@ class MqttPeer(Peer):
             self._check_size(first >> 4, size)
             stop: i64 = at + size
             if stop > end:
-                self._needed = stop - pos
+                self._input.needed = stop - pos
                 self._keep(data[pos:])
                 return
             if first >> 4 == PUBLISH and self.running:
@@ -262,8 +251,7 @@ class MqttPeer(Peer):
                 self._command(first, data, at, stop)
             pos = stop
         if pos < end and self.state < CLOSING:
-            self._rest = data
-            self._rest_from = pos
+            self._input.keep(data, pos)
 
     def _check_size(self, kind: i64, size: i64) -> None:
         most: i64 = COMMAND_BYTES
@@ -276,33 +264,15 @@ class MqttPeer(Peer):
 
     def _keep(self, piece: bytes) -> None:
         """Keep a piece of a packet."""
-        size: i64 = len(piece)
-        if size == 0:
+        if not piece:
             return
-        self._have += size
-        pieces = self._pieces
-        cost: i64 = size + PIECE_OVERHEAD_BYTES
-        if pieces and len(pieces[-1]) + size <= PIECE_BYTES:
-            pieces[-1] += piece
-            cost = size
-        elif pieces is _NO_PIECES:
-            self._pieces = [piece]
-        else:
-            pieces.append(piece)
+        pieces = self._input.pieces
+        cost: i64 = pieces.add(piece)
         session = self._session
         if session is not None and self.running:
             hold_content(session, cost)
         elif self.state < RUNNING:
-            self.shared.early.hold(self, self._have)
-
-    def _forget_pieces(self) -> None:
-        self._pieces = _NO_PIECES
-        self._have = 0
-        self._needed = 0
-        session = self._session
-        if session is not None:
-            self.shared.inbound.let_go(session)
-        self.shared.early.let_go(self)
+            self.shared.early.hold(self, pieces.size)
 
     def details(self) -> dict[str, object]:
         session = self._session
@@ -865,7 +835,5 @@ class MqttPeer(Peer):
 
     def forget_input(self) -> None:
         self.shared.early.let_go(self)
-        self._rest = b""
-        self._rest_from = 0
-        self._pieces = _NO_PIECES
+        self._input.forget()
         self._aliases = _NO_ALIASES

@@ -38,10 +38,10 @@ from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOS
 from warren.channels.ending import note_closed, note_error
 from warren.channels.login import LoginRequest, enter_vhost, note_opened
 from warren.channels.origin import Origin
+from warren.channels.partial_input import PartialInput
 from warren.channels.peer import NO_LIMIT_S, Peer
 from warren.channels.session import Session
 from warren.channels.shared import METHOD_UNITS, PAUSED_COMMIT, PAUSED_LOGIN, PAUSED_TURN, PAUSED_WORK
-from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES
 from warren.stomp.frames import (
     HEADERS_MAX,
     V1_0,
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
 
 EARLY_BYTES: Final = 8192
 HEAD_BYTES: Final = 65536
-# Pieces of a body smaller than this are joined as they come.
-PIECE_BYTES: Final = 16384
 # The broker looks twice a second for clients that need a heart-beat.
 HEART_BEAT_MIN_MS: Final = 1000
 HEART_BEAT_MAX_MS: Final = 86_400_000
@@ -90,8 +88,7 @@ class StompPeer(Peer):
         self.login.channel_max = 1
         self._session: StompSession | None = None
         self._connect: StompFrame | None = None
-        self._rest: bytes = b""  # received and not handled
-        self._rest_from: i64 = 0
+        self._input = PartialInput()  # `pieces`: of a body
         self._parts: list[bytes] = []  # more of a head that begins in the rest
         self._parts_bytes: i64 = 0
         self._is_cut: bool = False  # the rest is the beginning of a head
@@ -103,8 +100,6 @@ class StompPeer(Peer):
         self._send: Send | None = None
         self._size: i64 = UNTIL_NUL  # bytes of its body, as announced
         self._missing: i64 = 0  # of its body; UNTIL_NUL: nobody knows
-        self._pieces: list[bytes] = []
-        self._body_bytes: i64 = 0
         self._in_body: bool = False
         self._receipt: str | None = None  # of the frame that is being handled
         self._is_leaving: bool = False  # DISCONNECT has come
@@ -129,29 +124,25 @@ class StompPeer(Peer):
         if held is not None and not self.paused:
             self._held = None
             self._sent(held)
-        pos: i64 = 0
-        rest = self._rest
+        unread = self._input
         if self._is_cut:
             if data:
                 self._parts.append(data)
                 self._parts_bytes += len(data)
                 self._is_longer = self._is_longer or b"\n" in data
             if not self._is_longer or self.paused:
-                self._check_head(len(rest) + self._parts_bytes)
+                self._check_head(len(unread.rest) + self._parts_bytes)
                 return
-            data = rest + b"".join(self._parts)
+            data = unread.rest + b"".join(self._parts)
+            unread.rest = b""
             self._parts = []
             self._parts_bytes = 0
             self._is_cut = False
             self._is_longer = False
-        elif rest:
-            if data:
-                data = rest[self._rest_from :] + data
-            else:
-                data = rest
-                pos = self._rest_from
-        self._rest = b""
-        self._rest_from = 0
+        else:
+            data = unread.joined(data)
+        pos: i64 = unread.start
+        unread.start = 0
         self._walk(data, pos)
 
     def _check_head(self, size: i64) -> None:
@@ -189,14 +180,13 @@ class StompPeer(Peer):
                 if data.count(b"\n", pos) > HEADERS_MAX + 1:
                     raise ConnectionException(FRAME_ERROR, f"more than {HEADERS_MAX} headers")
                 self._is_cut = True
-                self._rest = data[pos:]
+                self._input.keep(data[pos:], 0)
                 return
             self._check_head(head_end - pos)
             self._begin(data[pos:head_end])
             pos = body_at
         if pos < end and self.state < CLOSING:
-            self._rest = data
-            self._rest_from = pos
+            self._input.keep(data, pos)
 
     def _begin(self, head: bytes) -> None:
         """Take the head of a frame; its body follows."""
@@ -225,8 +215,7 @@ class StompPeer(Peer):
         self._in_body = True
         self._size = size
         self._missing = size
-        self._body_bytes = 0
-        self._pieces = []
+        self._input.pieces.forget()
 
     def _body(self, data: bytes, pos: i64) -> i64:
         """Take the part of a body in `data` from `pos` on; return where the next frame begins."""
@@ -253,19 +242,13 @@ class StompPeer(Peer):
         size: i64 = len(piece)
         if size == 0:
             return
-        self._body_bytes += size
+        pieces = self._input.pieces
         frame = self._frame
         is_send = frame is None or frame.command == "SEND"
         most: i64 = self.shared.message_max_bytes if is_send else 0
-        if self._body_bytes > most or not self.running:
+        if pieces.size + size > most or not self.running:
             raise ConnectionException(FRAME_ERROR, f"a body larger than the {int(most)} bytes that are allowed")
-        pieces = self._pieces
-        cost: i64 = size + PIECE_OVERHEAD_BYTES
-        if pieces and len(pieces[-1]) + size <= PIECE_BYTES:
-            pieces[-1] += piece
-            cost = size
-        else:
-            pieces.append(piece)
+        cost: i64 = pieces.add(piece)
         session = self._session
         if session is not None:
             hold_content(session, cost)
@@ -274,10 +257,9 @@ class StompPeer(Peer):
         """A frame is whole, with the last piece of its body."""
         self._in_body = False
         body = last
-        if self._pieces:
-            self._pieces.append(last)
-            body = b"".join(self._pieces)
-            self._pieces = []
+        pieces = self._input.pieces
+        if pieces.are_any():
+            body = pieces.take(last)
             session = self._session
             if session is not None:
                 self.shared.inbound.let_go(session)
@@ -530,10 +512,8 @@ class StompPeer(Peer):
         self.outbox.write(b"\n")
 
     def forget_input(self) -> None:
-        self._rest = b""
-        self._rest_from = 0
+        self._input.forget()
         self._parts = []
-        self._pieces = []
         self._held = None
         self._frame = None
         self._send = None
