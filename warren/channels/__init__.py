@@ -5,7 +5,9 @@ For every protocol (`tests/architecture/test_imports.py` has the line between th
     broker          the engine: bytes, time and answers of the disk in; bytes, jobs and notices out
     peer            a client's connection                   session       messages in both directions, in one order
     login, access   its identity and permissions            heartbeats    whether it is still there
-    inbound         contents that are not whole yet         publisher     from a message to its queues
+    back_pressure   what it waits for, and is told          ending        ends that the broker decides
+    partial_input   frames that are not whole yet           inbound       how much is held for them
+    publisher       from a message to its queues            origin        where it comes from
     confirms        which publishes are confirmed, when     transaction   the steps of a commit
     consuming       consumers, and getting one message      topology      exchanges, queues and bindings
     direct_session  the broker's own management, which acts for a user with values instead of bytes

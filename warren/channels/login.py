@@ -1,4 +1,4 @@
-"""The identity of a peer, and whether it may enter its vhost: the same for every protocol.
+"""The identity of a peer, its terms, and whether it may enter its vhost: the same for every protocol.
 
 `LoginRequest` is taken by the shell, which verifies the credentials off the engine. Until it answers nothing more is
 read. An unknown user and a wrong password are refused alike.
@@ -23,7 +23,7 @@ _NO_TABLE: Final[Table] = {}
 
 
 class Login:
-    """What a peer has said about itself in its login, and what was agreed with it."""
+    """The statements of a peer about itself in its login, and its agreements with the broker."""
 
     def __init__(self, frame_max_bytes: int, channel_max: int) -> None:
         self.has_begun: bool = False

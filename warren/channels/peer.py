@@ -1,7 +1,9 @@
 """A peer: the state of one client that all protocols share.
 
-It has a user in a vhost, an outbox, pauses, replies that wait for the log, jobs, heartbeats, exclusive queues and
-sessions (`channels.session`). A protocol derives from it, and adds how bytes become commands and how an end is told:
+It has an outbox, pauses, replies that wait for the log, jobs, exclusive queues and sessions (`channels.session`). Parts
+of it have a module each: `origin`, `login` (user and vhost, and what was agreed), `heartbeats`, `back_pressure` (waits
+in a shortage) and `ending` (ends that the broker decides). A protocol derives from it, and adds how bytes become
+commands and how an end is told:
 
     feed                         bytes of the peer; `units_left` and PAUSED_TURN bound the work of one call
     login_accepted, _refused     the shell's answer to the `LoginRequest` on `Broker.logins`

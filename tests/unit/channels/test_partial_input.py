@@ -1,4 +1,4 @@
-"""What a peer has sent and nobody has handled: nothing is lost, and nothing is copied more than once or so."""
+"""Input that is not handled yet is kept whole, and is not copied again and again."""
 
 from __future__ import annotations
 
