@@ -190,13 +190,13 @@ class HeldStore:
 
     def give_up_pages(self) -> None:
         """Have everything on disk only, that can be."""
-        kept_max, self.lane.kept_max = self.lane.kept_max, -1
+        kept_max, self.lane.memory.kept_max = self.lane.memory.kept_max, -1
         first = int(self.index.first_page)
         self.index.unload_candidates += range(first, first + len(self.index.pages))
         for _ in range(3):
             self.lane.batch_closed()
             self.rest()
-        self.lane.kept_max = kept_max
+        self.lane.memory.kept_max = kept_max
 
     def load(self, page_number: int) -> None:
         """Have a page of the index in memory, if there is one."""

@@ -30,7 +30,6 @@ REASONS = {
     "msgstore/log/queue_index.py": {"QueueIndex": "the cursors of one index, written per message"},
     "queues/base_queue.py": {"BaseQueue": "what channels, ledgers and views ask of any queue, and its counts"},
     "queues/delivery.py": {"DeliveryLedger": "per message: a further object costs a look-up"},
-    "queues/held_messages.py": {"HeldMessages": "to be divided: what is stored, and what is fetched to be released"},
     "queues/queue.py": {
         "Queue": "what `BaseQueue` asks for; the way of a plain queue is in line, modes are a `Dispatch`"
     },

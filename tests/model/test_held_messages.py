@@ -54,11 +54,11 @@ class Run(HeldStore):
         self.given = [0]
         lane = self.lane
         lane.sorted_from = self.random.choice((0, 10, 1 << 30))
-        lane.kept_max = self.random.choice((0, 3, 20))
+        lane.memory.kept_max = self.random.choice((0, 3, 20))
         lane.taken_max = self.random.choice((1, 3, 50))
         lane.taken_max_bytes = self.random.choice((1, 300, 100_000))
-        lane.paged_out_max = self.random.choice((2, 100))
-        lane.loaded_pages_max = self.random.choice((0, 2, 100))
+        lane.memory.paged_out_max = self.random.choice((2, 100))
+        lane.memory.loaded_pages_max = self.random.choice((0, 2, 100))
 
     # --- the model ------------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Run(HeldStore):
         assert int(self.lane.body_bytes) == sum(len(held.body) for held in self.held.values())
         listed = [(each.number, each.body_bytes) for each in self.listed()]
         assert listed == [(held.number, len(held.body)) for held in sorted(self.held.values())]
-        assert self.log.resident_bytes == sum(int(m.memory_bytes) for m in self.lane._in_memory.values())
+        assert self.log.resident_bytes == sum(int(m.memory_bytes) for m in self.lane.memory.messages.values())
 
     # --- commands -------------------------------------------------------------------------------------------------
 

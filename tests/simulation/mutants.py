@@ -362,8 +362,8 @@ MUTANTS: Final = (
         "page-given-up-under-held-messages",
         "a delayed message that was due is not delivered before the next start",
         (
-            HELD,
-            lines("if self._fetches or self._storing or not index.unload_candidates:"),
+            "queues/held_memory.py",
+            lines("if is_reading or self._is_storing or not index.unload_candidates:"),
             lines("if not index.unload_candidates:"),
         ),
         (

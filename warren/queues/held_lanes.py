@@ -228,7 +228,7 @@ class HeldLane(HeldMessages):
         if self._lanes.send_again(letter):
             return DROPPED
         self.note_takers(number, letter)
-        self.stay_until(number, self.log.now_ms + UNDELIVERED_RETRY_MS)
+        self.times.add(self.log.now_ms + UNDELIVERED_RETRY_MS, number)
         return STAYS
 
     def _forget_all(self) -> None:

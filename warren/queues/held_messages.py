@@ -10,12 +10,8 @@ except for their deadlines (16 bytes each), so that millions can be held for yea
    It is settled here in the same turn, so that it is in exactly one place after a crash. A message that stays by
    `decide` keeps its record and gets another time: the record has an earlier one, so after a restart it may come early.
 4. A parked message has the time `PARKED_UNTIL`: it waits until an operator takes it.
-5. A number that leaves in any other way leaves its deadline there. A caller that takes numbers checks which are still
-   held. Stale deadlines in front are removed at once, for a list of the earliest looks at them first. The others are
-   removed when most deadlines are stale: a parked message has no time at which they would go.
-6. While messages are taken from disk index pages are not given up, nor while rows for full pages wait in the batch:
-   settled and stored messages find their pages in memory (queue_index.py (2)).
-7. Released messages wait for the disk, and for space on it (``msgstore.log.own_writes``): a million messages that are
+5. ``queues.held_memory`` has the messages in memory and knows the index pages; ``queues.held_times`` has the deadlines.
+6. Released messages wait for the disk, and for space on it (``msgstore.log.own_writes``): a million messages that are
    due at once must not become the open batch.
 """
 
@@ -30,29 +26,19 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.own_writes import WRITES
 from warren.msgstore.log.queue_index import BODY_MASK, IndexOwner, IndexPage, QueueIndex
-from warren.queues.deadlines import Deadlines
-from warren.queues.due_pages import DuePages
 from warren.queues.fetch import Fetch, TimeScan
+from warren.queues.held_memory import HeldMemory
+from warren.queues.held_times import HeldTimes
 from warren.queues.timers import NEVER
 
 PARKED_UNTIL: Final = 1 << 61
-# How many messages are taken at once, and how many bytes from disk. A new lane begins with these and the next figures.
+# How many messages are taken at once, and how many bytes from disk. A new lane begins with these.
 TAKEN_MAX: Final = 512
 TAKEN_MAX_BYTES: Final = 1 << 20
-# How many stored messages stay in memory because they may be due soon, and how many bytes.
-KEPT_MAX: Final = 16384
-KEPT_MAX_BYTES: Final = 8 << 20
-# How many messages that are only in memory are stored at once when memory is short.
-PAGED_OUT_MAX: Final = 4096
-# Index pages that may be in memory because messages of them were taken.
-LOADED_PAGES_MAX: Final = 4096
 # From this number on messages are numbered by their times (``queues.due_pages``).
 SORTED_FROM: Final = 65536
 # How many numbers are looked at in one go, for those that are held.
 LOOKED_AT_MAX: Final = 4096
-# This many stale deadlines are never worth looking for.
-STALE_MIN: Final = 1024
-
 # The fate of a message that is taken.
 RELEASED: Final = 0
 DROPPED: Final = 1
@@ -83,30 +69,16 @@ class HeldMessages(IndexOwner):
         self.log = log
         self.taken_max: i64 = TAKEN_MAX
         self.taken_max_bytes: i64 = TAKEN_MAX_BYTES
-        self.kept_max: i64 = KEPT_MAX
-        self.paged_out_max: i64 = PAGED_OUT_MAX
-        self.loaded_pages_max: i64 = LOADED_PAGES_MAX
         self.sorted_from: i64 = SORTED_FROM
         self.index: QueueIndex | None = None
         self.count: i64 = 0
         self.body_bytes: i64 = 0
         self.scanning: bool = False  # not all deadlines are known yet after a restart
         self.delivered_before: i64 = 0  # older messages may have been ready, and delivered, before the last restart
-        self._deadlines = Deadlines()
-        self._tidy_above: i64 = 0  # with fewer deadlines it is not worth looking for stale ones again
-        self._pages = DuePages(log.page_entries)
-        self._in_memory: dict[int, Message] = {}
-        self._unstored: dict[int, None] = {}  # those of them that are only in memory; without an index all are
-        self._kept: list[int] = []  # the others, and some that have gone
-        self._kept_bytes: i64 = 0
-        self._resident_bytes: i64 = 0  # of all in memory
-        self._loaded: list[int] = []  # numbers of pages that came back for messages that were taken
-        self._storing: bool = False  # rows for pages that may be full are in the open batch
+        self.memory = HeldMemory(log)
+        self.times = HeldTimes(self.memory)
         self._fetches: i64 = 0
         self._waits: bool = False  # for the log to write the released messages
-        self._sweep_left: i64 = 0  # how many deadlines are still to be taken for a request for all
-        self._sweep_purpose: i64 = RELEASED
-        self._sweeps_scan: bool = False  # and those that the scan finds, too
         self._lost: i64 = 0  # damaged messages whose entries are still there
 
     def released(self, message: Message) -> None:
@@ -114,12 +86,8 @@ class HeldMessages(IndexOwner):
         raise AssertionError("overridden")
 
     def decide(self, number: int, message: Message, purpose: i64) -> i64:
-        """Return the fate of a message that is about to be taken: `purpose`, or `STAYS`, see `stay_until`."""
+        """Return the fate of a message that is about to be taken: `purpose`, or `STAYS` if its time was noted again."""
         return RELEASED if purpose == DUE else purpose
-
-    def stay_until(self, number: int, until_ms: i64) -> None:
-        """Hold a message that was `DUE` until another time."""
-        self._deadlines.add(until_ms, number)
 
     def may_dead_letter(self) -> bool:
         """Tell whether there is an exchange for dead letters."""
@@ -135,9 +103,9 @@ class HeldMessages(IndexOwner):
 
     def first_ms(self) -> i64:
         """Return when the earliest is due; `NEVER` when the lane is empty, or the disk has to be waited for."""
-        if self._fetches or self._waits or self._deadlines.is_empty():
+        if self._fetches or self._waits:
             return NEVER
-        time_ms: i64 = self._deadlines.first_ms()
+        time_ms: i64 = self.times.first_ms()
         return NEVER if time_ms >= PARKED_UNTIL else time_ms
 
     # --- in -------------------------------------------------------------------------------------------------------
@@ -148,33 +116,21 @@ class HeldMessages(IndexOwner):
         All other holders of the message hold it until the same time: the time is in the message.
         """
         index = self.index
-        first_page: i64 = 0
-        if index is not None:
-            first_page = index.first_page
-        number: i64 = self._pages.take(until_ms, self.log.now_ms, first_page, stored and self.count >= self.sorted_from)
-        boxed = int(number)
+        first_page: i64 = 0 if index is None else index.first_page
+        sorts = stored and self.count >= self.sorted_from
+        number = int(self.memory.pages.take(until_ms, self.log.now_ms, first_page, sorts))
         message.time_ms = until_ms
         self.count += 1
         self.body_bytes += message.body_bytes
-        self._deadlines.add(until_ms, number)
-        self._in_memory[boxed] = message
-        cost: i64 = message.memory_bytes
-        self.log.resident_bytes += cost
-        self._resident_bytes += cost
-        if stored:
-            assert index is not None
-            self.log.batch.add(index, message, number)
-            self._kept.append(boxed)
-            self._kept_bytes += cost
-        elif index is not None:
-            self._unstored[boxed] = None
-        return boxed
+        self.times.add(until_ms, number)
+        self.memory.add(number, message, stored)
+        return number
 
     def begin_storing(self, index: QueueIndex) -> None:
         """Take the index that the messages are stored in."""
         self.index = index
         index.owner = self
-        self._unstored = dict.fromkeys(self._in_memory)
+        self.memory.begin_storing(index)
 
     def restore(self, index: QueueIndex, *, clean: bool = True) -> None:
         """Take over the messages that recovery found; after an unclean stop some may have been released before."""
@@ -182,14 +138,15 @@ class HeldMessages(IndexOwner):
         self.delivered_before = index.delivered_below if clean else index.next_number
         size: i64 = index.page_entries
         # The page of the next number may be absent: later messages in this page were not stored.
-        self._pages.next_number = (index.next_number + size - 1) // size * size
+        end: i64 = (index.next_number + size - 1) // size * size
+        self.memory.pages.next_number = end
         self.count = index.live_count
         self.body_bytes = index.live_body_bytes
         page_number: i64 = index.first_page
-        while page_number * size < self._pages.next_number:
+        while page_number * size < end:
             index.unload_candidates.append(int(page_number))
             page_number += 1
-        self._unload()
+        self.memory.unload(is_reading=False)
         self.scanning = True
         _DeadlineScan(self, index).go_on()
 
@@ -198,6 +155,7 @@ class HeldMessages(IndexOwner):
         if self.index is not None:
             self.log.delete_queue(self.index)
             self.index = None
+            self.memory.index = None
         self._forget_all()
 
     def clear(self) -> int:
@@ -206,27 +164,17 @@ class HeldMessages(IndexOwner):
         index = self.index
         if index is not None:
             log = self.log
-            for number, message in self._in_memory.items():
+            for number, message in self.memory.messages.items():
                 if message.row >= 0 and index.lsn_of_resident(number) == 0:
                     log.batch.cancel(index, message, number)
-            log.batch.settle_range(index, index.first_page * index.page_entries, self._pages.next_number)
+            log.batch.settle_range(index, self.memory.first_number(), self.end_number())
         self._forget_all()
         self.changed()
         return count
 
     def _forget_all(self) -> None:
-        reclamation = self.log.reclamation
-        reclamation.add_named(self._in_memory, self._resident_bytes)
-        reclamation.add_named(self._unstored, 0)
-        self._in_memory = {}
-        self._unstored = {}
-        self._kept = []
-        self._kept_bytes = 0
-        self._resident_bytes = 0
-        self._loaded = []
-        self._deadlines.clear()
-        self._sweep_left = 0
-        self._sweeps_scan = False
+        self.memory.clear()
+        self.times.clear()
         self._lost = 0
         self.count = 0
         self.body_bytes = 0
@@ -235,142 +183,40 @@ class HeldMessages(IndexOwner):
 
     def batch_closed(self) -> None:
         """Let stored messages leave memory."""
-        if self.index is None:
-            return
-        self._storing = False
-        log = self.log
-        kept: i64 = len(self._in_memory) - len(self._unstored)
-        if (
-            kept > self.kept_max
-            or self._kept_bytes > KEPT_MAX_BYTES
-            or log.under_pressure
-            or log.resident_bytes > log.memory_bytes
-        ):
-            self._give_up(entered=True)
-        elif len(self._kept) > 2 * kept + self.kept_max:
-            self._kept = [number for number in self._kept if number in self._in_memory]
-        self._unload()
+        if self.index is not None:
+            self.memory.batch_closed(is_reading=self._fetches > 0)
 
     def delivered_below(self) -> int:
         return int(self.delivered_before)
 
     def in_memory_count(self) -> int:
         """Return how many messages are in memory."""
-        return len(self._in_memory)
+        return len(self.memory.messages)
 
     def needs_index(self) -> bool:
         """Tell whether `page_out` could store something if there were an index."""
-        return self.index is None and self.log.under_pressure and len(self._in_memory) > 0
+        return self.index is None and self.log.under_pressure and len(self.memory.messages) > 0
 
     def page_out(self) -> None:
         """Give up stored messages, as memory is short; with an index have some of the others stored."""
         index = self.index
         if index is None:
             return
-        self._give_up(entered=False)
-        self._unload()
-        if not self.log.under_pressure or not self._unstored:
-            return
-        absent: list[int] = []
-        present: list[int] = []
-        for number in self._unstored:
-            page = index.page(number // index.page_entries)
-            if page is None or page.resident:
-                present.append(number)
-            else:
-                absent.append(number)
-            if len(present) + len(absent) >= self.paged_out_max:
-                break
-        self._store(present)
+        absent = self.memory.page_out(is_reading=self._fetches > 0)
         if absent and not self._fetches:
             self._fetches += 1
             _PageOut(self, index, absent).begin()
 
-    def _store(self, numbers: list[int]) -> None:
-        """Have messages stored that are only in memory; their pages are resident, or do not exist yet."""
-        index = self.index
-        assert index is not None
-        for number in numbers:
-            if self.log.room_to_page() <= 0:
-                return  # the rest is stored in another turn
-            message = self._in_memory.get(number)
-            if message is not None and number in self._unstored:
-                del self._unstored[number]
-                self.log.batch.add(index, message, number)
-                self._kept.append(number)
-                self._kept_bytes += message.memory_bytes
-                self._storing = True
-
     def pages_here(self, fetch: Fetch) -> None:
         """Store messages that are only in memory: their pages were read."""
         if self.index is not None and self.log.under_pressure:
-            self._store(fetch.numbers)
+            self.memory.store(fetch.numbers)
         self.fetch_ended(fetch)
-
-    def _give_up(self, *, entered: bool) -> None:
-        """Give up the memory of stored messages. `entered`: all rows have entries, a batch was closed just now."""
-        if entered and not self._unstored:
-            self.log.resident_bytes -= self._kept_bytes
-            self._resident_bytes = 0
-            self._in_memory = {}
-            self._kept = []
-            self._kept_bytes = 0
-            self._offer_pages()
-            return
-        left: list[int] = []
-        for number in self._kept:
-            message = self._in_memory.get(number)
-            if message is None:
-                continue
-            if message.row >= 0:
-                left.append(number)  # it is in the open batch, for us or for another queue
-            else:
-                self._forget(number, message)
-        self._kept = left
-        self._offer_pages()
-
-    def _forget(self, number: int, message: Message) -> None:
-        del self._in_memory[number]
-        cost: i64 = message.memory_bytes
-        self.log.resident_bytes -= cost
-        self._resident_bytes -= cost
-        if number in self._unstored:
-            del self._unstored[number]
-        else:
-            self._kept_bytes -= cost
-
-    def _offer_pages(self) -> None:
-        """Offer the pages that get no more messages to be given up."""
-        index = self.index
-        assert index is not None
-        index.unload_candidates += self._pages.closed
-        self._pages.closed = []
-
-    def _note_loaded(self, page_numbers: list[int]) -> None:
-        index = self.index
-        assert index is not None
-        loaded = self._loaded
-        loaded += page_numbers
-        if len(loaded) > self.loaded_pages_max:
-            half = len(loaded) // 2
-            index.unload_candidates += loaded[:half]
-            del loaded[:half]
-
-    def _unload(self) -> None:
-        index = self.index
-        assert index is not None
-        if self._fetches or self._storing or not index.unload_candidates:
-            return
-        opened = self._pages.open
-        # Compaction offers the pages that it has looked at.
-        index.unload_candidates = [number for number in index.unload_candidates if number not in opened]
-        index.unload(index.first_page, self._pages.next_number // index.page_entries)
 
     # --- out ------------------------------------------------------------------------------------------------------
 
     def release_due(self, now_ms: i64) -> None:
         """Release some due messages: at once when they are in memory, else when they have been read."""
-        deadlines = self._deadlines
         if self.first_ms() > now_ms:
             return
         own = self.log.own
@@ -378,23 +224,9 @@ class HeldMessages(IndexOwner):
             self._waits = True
             own.call_when_open(_Waiter(self))
             return
-        most: i64 = self.taken_max
-        purpose: i64 = DUE
-        if self._sweep_left:
-            purpose = self._sweep_purpose
-            if self._sweep_left < most:
-                most = self._sweep_left
-        numbers: list[int] = []
-        room: i64 = own.room()
-        while len(numbers) < most and not deadlines.is_empty() and deadlines.first_ms() <= now_ms and room > 0:
-            number = int(deadlines.first_number())
-            numbers.append(number)
-            deadlines.remove_first()
-            message = self._in_memory.get(number)
-            if message is not None:
-                room -= message.memory_bytes
-        if self._sweep_left:
-            self._sweep_left -= len(numbers)
+        times = self.times
+        purpose: i64 = times.sweep_purpose if times.sweep_left else i64(DUE)
+        numbers = times.take_due(now_ms, self.taken_max, own.room())
         own.begin()
         try:
             self.take(numbers, purpose)
@@ -416,24 +248,18 @@ class HeldMessages(IndexOwner):
         """
         self._check_purpose(purpose)
         index = self.index
-        missing = False
-        if index is not None:
-            for number in numbers:
-                if self._is_missing(index, number):
-                    missing = True
-                    break
-        if missing and index is not None:
+        memory = self.memory
+        if index is not None and memory.lacks(numbers):
             self._fetches += 1
             _Taking(self, index, numbers, purpose, told).begin()
             return
         count = 0
-        in_memory = self._in_memory
         for number in numbers:
-            message = in_memory.pop(number, None)
+            message = memory.messages.pop(number, None)
             if message is not None:
                 self._let_go(number, message, purpose, True)
                 count += 1
-        self._forget_stale()
+        self.times.forget_stale(self.count)
         if told is not None:
             told(count)
 
@@ -446,47 +272,23 @@ class HeldMessages(IndexOwner):
             ValueError: they cannot be dead-lettered; nothing is taken.
         """
         self._check_purpose(purpose)
-        deadlines = self._deadlines
-        if len(deadlines) > 0:
-            ahead_ms: i64 = deadlines.latest_ms() - self.log.now_ms
-            if ahead_ms > 0:
-                deadlines.bring_forward(ahead_ms)
-        self._sweep_left = len(deadlines)
-        self._sweep_purpose = purpose
-        self._sweeps_scan = self.scanning
+        self.times.sweep(purpose, self.log.now_ms, is_scanning=self.scanning)
         self.changed()
 
     def _check_purpose(self, purpose: i64) -> None:
         if purpose == DEAD_LETTERED and not self.may_dead_letter():
             raise ValueError("there is no dead letter exchange")
 
-    def _is_missing(self, index: QueueIndex, number: i64) -> bool:
-        """Tell whether the disk has to be read first: for the message, or for the page of its entry."""
-        page = index.page(number // index.page_entries)
-        if page is None:
-            return False
-        if not page.resident:
-            return True
-        return index.lsn_of(number) != 0 and int(number) not in self._in_memory
-
     def _let_go(self, number: int, message: Message, purpose: i64, was_in_memory: bool) -> None:
         purpose = self.decide(number, message, purpose)
         if purpose == STAYS:
             if was_in_memory:
-                self._in_memory[number] = message
+                self.memory.messages[number] = message
             return
         index = self.index
-        cost: i64 = message.memory_bytes
-        if was_in_memory:
-            self.log.resident_bytes -= cost
-            self._resident_bytes -= cost
-        if index is not None:
-            if number in self._unstored:
-                del self._unstored[number]
-            else:
-                if was_in_memory:
-                    self._kept_bytes -= cost
-                self.log.batch.settle(index, message, number)
+        is_stored = not was_in_memory or self.memory.left(number, message)
+        if is_stored and index is not None:
+            self.log.batch.settle(index, message, number)
         self.count -= 1
         self.body_bytes -= message.body_bytes
         if purpose == DROPPED:
@@ -515,7 +317,7 @@ class HeldMessages(IndexOwner):
                 self._let_go_of_fetched(index, fetch, messages)
             finally:
                 own.end()
-            self._forget_stale()
+            self.times.forget_stale(self.count)
             if fetch.left and not own.may(WRITES):
                 own.call_when_open(_Rest(fetch))
                 return
@@ -527,7 +329,7 @@ class HeldMessages(IndexOwner):
 
     def _let_go_of_fetched(self, index: QueueIndex, fetch: _Taking, messages: list[Message | None]) -> None:
         for number, fetched in zip(fetch.numbers, messages, strict=True):
-            message = self._in_memory.pop(number, None)
+            message = self.memory.messages.pop(number, None)
             was_in_memory = message is not None
             if message is None and index.lsn_of_resident(number) != 0:
                 message = fetched
@@ -537,31 +339,11 @@ class HeldMessages(IndexOwner):
                 self._let_go(number, message, fetch.purpose, was_in_memory)
                 fetch.count += 1
 
-    def _forget_stale(self) -> None:
-        """Forget deadlines of messages that have left before their time, see (5)."""
-        if self._sweep_left:
-            return  # they are counted
-        deadlines = self._deadlines
-        while not deadlines.is_empty() and not self._may_hold(deadlines.first_number()):
-            deadlines.remove_first()
-        count: i64 = len(deadlines)
-        if count <= 2 * self.count + STALE_MIN or count <= self._tidy_above:
-            return
-        held = Deadlines()
-        while not deadlines.is_empty():
-            number: i64 = deadlines.first_number()
-            if self._may_hold(number):
-                held.add(deadlines.first_ms(), number)
-            deadlines.remove_first()
-        self._deadlines = held
-        self._tidy_above = 2 * len(held)  # some pages are not in memory: their messages are unknown
-
     def fetch_ended(self, fetch: Fetch) -> None:
         """Note that pages need not be kept for this read any longer."""
         self._fetches -= 1
         if self.index is not None:
-            self._note_loaded(fetch.loaded)
-            self._unload()
+            self.memory.loaded(fetch.loaded, is_reading=self._fetches > 0)
             self.changed()
 
     def _lose(self, index: QueueIndex, number: i64) -> None:
@@ -587,8 +369,8 @@ class HeldMessages(IndexOwner):
         self.body_bytes -= page.body_bytes
         index.lose_page(page)
         while number < end:
-            message = self._in_memory.get(int(number))
-            if message is not None and int(number) not in self._unstored:
+            message = self.memory.messages.get(int(number))
+            if message is not None and int(number) not in self.memory.unstored:
                 self.count += 1
                 self.body_bytes += message.body_bytes
                 index.note_ack(number)
@@ -599,17 +381,13 @@ class HeldMessages(IndexOwner):
 
     def known(self, number: i64, time_ms: i64) -> None:
         """Note a deadline that was read from disk; look into one that makes no sense at once."""
-        if self._sweeps_scan:
-            time_ms = self.log.now_ms
-            self._sweep_left += 1
-        elif not 0 < time_ms <= PARKED_UNTIL:
-            time_ms = self.log.now_ms
-        self._deadlines.add(time_ms, number)
+        makes_sense = 0 < time_ms <= PARKED_UNTIL
+        self.times.found(time_ms if makes_sense else self.log.now_ms, number, self.log.now_ms)
 
     def scanned(self) -> None:
         """Note that all deadlines are known again."""
         self.scanning = False
-        self._sweeps_scan = False
+        self.times.scanned()
         self.changed()
 
     # --- for operators --------------------------------------------------------------------------------------------
@@ -619,20 +397,11 @@ class HeldMessages(IndexOwner):
 
         While `scanning` there may be earlier ones that are not known yet.
         """
-        self.list_numbered(self._earliest_numbers(most), told)
-
-    def _earliest_numbers(self, most: int) -> list[int]:
-        asked = most
-        while True:
-            listed = self._deadlines.earliest(asked)
-            numbers = list(dict.fromkeys([number for _, number in listed if self._may_hold(number)]))
-            if len(numbers) >= most or len(listed) < asked:
-                return numbers[:most]
-            asked *= 2
+        self.list_numbered(self.times.earliest(most), told)
 
     def end_number(self) -> int:
         """Return a number that is above all that are held now."""
-        return int(self._pages.next_number)
+        return int(self.memory.pages.next_number)
 
     def numbers_from(self, first: i64, most: int) -> tuple[list[int], int]:
         """Return at most `most` numbers that may be held, from `first` on in order, and the number to continue at.
@@ -641,14 +410,11 @@ class HeldMessages(IndexOwner):
         in the order in which they were parked.
         """
         numbers: list[int] = []
-        number: i64 = first
-        if self.index is not None and number < self.index.first_page * self.index.page_entries:
-            number = self.index.first_page * self.index.page_entries
-        end: i64 = number + LOOKED_AT_MAX
-        if end > self._pages.next_number:
-            end = self._pages.next_number
+        memory = self.memory
+        number: i64 = max(first, memory.first_number())
+        end: i64 = min(number + LOOKED_AT_MAX, memory.pages.next_number)
         while number < end and len(numbers) < most:
-            if self._may_hold(number):
+            if memory.may_hold(number):
                 numbers.append(int(number))
             number += 1
         return numbers, int(number)
@@ -657,23 +423,16 @@ class HeldMessages(IndexOwner):
         """Tell those of the messages with these numbers that are still held: at once, or after they have been read."""
         index = self.index
         if index is None:
-            told([HeldMessage(number, self._in_memory[number]) for number in numbers if number in self._in_memory])
+            here = self.memory.messages
+            told([HeldMessage(number, here[number]) for number in numbers if number in here])
             return
         self._fetches += 1
         _Listing(self, index, numbers, told).begin()
 
-    def _may_hold(self, number: i64) -> bool:
-        """Tell whether a message may be held, according to the pages in memory."""
-        if int(number) in self._in_memory:
-            return True
-        index = self.index
-        page = None if index is None else index.page(number // index.page_entries)
-        return index is not None and page is not None and (not page.resident or index.lsn_of(number) != 0)
-
     def listed(self, fetch: _Listing, messages: list[Message | None]) -> None:
         """Tell the messages that were read for a list, or read the rest first."""
         for number, fetched in zip(fetch.numbers, messages, strict=True):
-            message = self._in_memory.get(number, fetched)
+            message = self.memory.messages.get(number, fetched)
             if message is not None:
                 fetch.found.append(HeldMessage(number, message))
         if not fetch.goes_on():
@@ -682,18 +441,13 @@ class HeldMessages(IndexOwner):
 
     def check_invariants(self) -> None:
         """Assert that counts agree. For tests, while nothing is in the open batch."""
+        memory = self.memory
+        memory.check_invariants()
         index = self.index
         if index is None:
-            assert self.count == len(self._in_memory)
-            return
-        assert self.count == int(index.live_count) + len(self._unstored) - self._lost
-        assert self._kept_bytes >= 0
-        kept = [number for number in self._in_memory if number not in self._unstored]
-        assert set(kept) <= set(self._kept)
-        cost = sum(int(self._in_memory[number].memory_bytes) for number in kept)
-        assert self._kept_bytes == cost
-        cost = sum(int(message.memory_bytes) for message in self._in_memory.values())
-        assert self._resident_bytes == cost
+            assert self.count == len(memory.messages)
+        else:
+            assert self.count == int(index.live_count) + len(memory.unstored) - self._lost
 
 
 class _HeldFetch(Fetch):

@@ -117,7 +117,7 @@ def test_what_is_not_written_yet_is_waited_for() -> None:
     store = filled(4, absent=False)
     store.hold(b"new", 1)
     store.close_batch()
-    store.lane.kept_max = -1
+    store.lane.memory.kept_max = -1
     fetch = Noted(store, [4, 0])
     fetch.begin()
     assert not store.log.read_jobs

@@ -10,7 +10,8 @@ from held_store import HeldStore, Lane
 
 from warren.msgstore.log.own_writes import WRITES
 from warren.msgstore.log.queue_index import IndexPage
-from warren.queues.held_messages import DEAD_LETTERED, DROPPED, LOOKED_AT_MAX, PARKED_UNTIL, RELEASED, STALE_MIN
+from warren.queues.held_messages import DEAD_LETTERED, DROPPED, LOOKED_AT_MAX, PARKED_UNTIL, RELEASED
+from warren.queues.held_times import STALE_MIN
 from warren.queues.timers import NEVER
 
 
@@ -85,7 +86,7 @@ def test_not_all_that_is_due_leaves_in_one_go() -> None:
 
 
 def test_nothing_is_released_while_the_broker_has_written_its_share_of_a_batch() -> None:
-    """(7)"""
+    """(6)"""
     store = filled(3)
     large = store.message(b"x" * (33 << 20))
     store.log.own.begin()
@@ -117,7 +118,7 @@ def test_a_few_stored_messages_stay_in_memory_and_are_released_without_the_disk(
 
 def test_many_stored_messages_leave_memory_and_so_do_their_pages() -> None:
     store = HeldStore()
-    store.lane.kept_max = 20
+    store.lane.memory.kept_max = 20
     for number in range(200):
         store.hold(b"%d" % number, 1000)
         store.rest()
@@ -177,7 +178,7 @@ def test_a_transient_lane_is_paged_out_into_an_index_of_its_own_and_lost_at_a_re
 
 
 def test_transient_messages_are_stored_in_pages_that_had_left_memory() -> None:
-    """(6)"""
+    """``held_memory.py`` (2)"""
     store = HeldStore()
     for number in range(40):
         store.hold(b"%d" % number, 1000 + number, persistent=number % 2 == 0)
@@ -194,7 +195,7 @@ def test_transient_messages_are_stored_in_pages_that_had_left_memory() -> None:
 
 
 def test_transient_messages_are_stored_in_pages_of_which_everything_else_is_gone() -> None:
-    """(6)"""
+    """``held_memory.py`` (2)"""
     store = HeldStore()
     for number in range(400):
         store.hold(b"%d" % number, 1000 if number % 4 else 5000, persistent=number % 4 != 0)
@@ -210,7 +211,7 @@ def test_transient_messages_are_stored_in_pages_of_which_everything_else_is_gone
 
 def test_pages_that_came_back_for_messages_that_were_taken_leave_again() -> None:
     store = filled(400, absent=True)
-    store.lane.loaded_pages_max = 10
+    store.lane.memory.loaded_pages_max = 10
     for number in range(0, 400, 4):
         store.take([number], RELEASED)
     store.give_up_pages()
@@ -270,7 +271,7 @@ def test_what_is_known_already_is_released_while_the_rest_is_still_read() -> Non
 
 
 def test_new_messages_after_a_restart_have_new_numbers_although_the_last_ones_were_not_stored() -> None:
-    """Their page is absent: later changes in it would not find it (6)."""
+    """Their page is absent: later changes in it would not find it (``held_memory.py`` (2))."""
     store = HeldStore(page_entries=4)
     for number in range(8):
         store.hold(b"%d" % number, 1000, persistent=number < 6)
@@ -307,7 +308,7 @@ def test_messages_are_taken_whatever_their_time_in_the_order_asked_for(absent: b
 
 @pytest.mark.parametrize("drop_first", [True, False])
 def test_what_is_dropped_while_it_is_due_leaves_once(drop_first: bool) -> None:
-    """(5)"""
+    """``held_times.py`` (1)"""
     store = filled(20, absent=True)
     store.now_ms += 5000
     told: list[int] = []
@@ -350,12 +351,12 @@ def test_whoever_waits_for_messages_of_a_deleted_queue_is_told() -> None:
 
 @pytest.mark.parametrize("absent", [False, True])
 def test_the_times_of_what_is_taken_from_the_front_go_with_it(absent: bool) -> None:
-    """(5)"""
+    """``held_times.py`` (1)"""
     store = filled(100, absent=absent)
     for first in range(0, 90, 10):
         store.lane.take(list(range(first, first + 10)), RELEASED)
         store.rest()
-        assert len(store.lane._deadlines) == 90 - first
+        assert len(store.lane.times) == 90 - first
     assert [each.number for each in store.listed()] == list(range(90, 100))
     store.pass_time(1 << 20)
     assert store.lane.out == bodies(list(range(100)))
@@ -364,7 +365,7 @@ def test_the_times_of_what_is_taken_from_the_front_go_with_it(absent: bool) -> N
 
 @pytest.mark.parametrize("stores", [False, True])
 def test_the_times_of_parked_messages_that_were_taken_do_not_stay(stores: bool) -> None:
-    """(5)"""
+    """``held_times.py`` (1)"""
     store = HeldStore(stores=stores)
     if stores:
         store.begin_storing()
@@ -373,7 +374,7 @@ def test_the_times_of_parked_messages_that_were_taken_do_not_stay(stores: bool) 
         number = store.lane.hold(store.message(b"x"), PARKED_UNTIL, stores)
         store.lane.take([number], DROPPED)
         store.rest()
-    assert len(store.lane._deadlines) <= STALE_MIN + 3
+    assert len(store.lane.times) <= STALE_MIN + 3
     assert [each.number for each in store.listed()] == [first]
     last = store.lane.hold(store.message(b"last"), PARKED_UNTIL, stores)
     store.rest()

@@ -188,7 +188,7 @@ def test_delayed_messages_with_large_headers_leave_memory(mode: int, arguments: 
     write(harness, pressure=mode != PERSISTENT)
     lane = queue.held(DELAYED)
     assert lane is not None and lane.count == COUNT
-    kept = sum(int(each.content_bytes()) for each in lane._in_memory.values())
+    kept = sum(int(each.content_bytes()) for each in lane.memory.messages.values())
     assert kept <= harness.broker.log.resident_bytes <= SHARE
     assert lane.in_memory_count() < COUNT // 8
     lane.check_invariants()
