@@ -53,7 +53,7 @@ class HeldMemory:
         self.unstored = dict.fromkeys(self.messages)
 
     def add(self, number: int, message: Message, stored: bool) -> None:
-        """Keep a message that is held from now on; have it stored if it is to be `stored`."""
+        """Keep a message that is held from now on; have it stored too, if `stored` says so."""
         index = self.index
         self.messages[number] = message
         cost: i64 = message.memory_bytes
