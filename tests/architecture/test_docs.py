@@ -56,10 +56,32 @@ def text_of(name: str) -> str:
     return path.read_text()
 
 
-def subjects_of(*names: str) -> set[str]:
+@cache
+def subjects_of(*names: str) -> frozenset[str]:
     """Return what the tables of these pages have rows for: each `code` in the first cell of a row."""
     rows = [line for name in names for line in text_of(name).splitlines() if line.startswith("|")]
-    return {subject for row in rows for subject in re.findall("`([^`]+)`", row.split("|")[1])}
+    return frozenset(subject for row in rows for subject in re.findall("`([^`]+)`", row.split("|")[1]))
+
+
+@cache
+def lines_of_pages() -> list[str]:
+    """Return the lines of all pages below docs."""
+    return [line for path in sorted(DOCS.rglob("*.md")) for line in path.read_text().splitlines()]
+
+
+def endings(path: str) -> set[str]:
+    """Return a path without its first folders, each time with one less."""
+    parts = path.split("/")
+    return {"/".join(parts[at:]) for at in range(len(parts))}
+
+
+@cache
+def modules() -> frozenset[str]:
+    """Return all modules of this repository, by every end of their paths."""
+    folders = ("warren", "tests", "benchmarks", "examples", "scripts")
+    files = [str(path) for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    files += [path.name for path in ROOT.glob("*.py")]
+    return frozenset(ending for file in files for ending in endings(file))
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -98,8 +120,7 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
 @pytest.mark.parametrize("code", sorted(REPLY_NAMES))
 def test_every_reply_code_is_documented(code: int) -> None:
     """In any page: a line with the number, and its name as it stands in reply texts."""
-    pages = [path.read_text() for path in sorted(DOCS.rglob("*.md"))]
-    lines = [line for page in pages for line in page.splitlines() if re.search(rf"\b{code}\b", line)]
+    lines = [line for line in lines_of_pages() if re.search(rf"\b{code}\b", line)]
     assert any(REPLY_NAMES[code] in line for line in lines), f"no page has a line for {code} {REPLY_NAMES[code]}"
 
 
@@ -121,12 +142,9 @@ def test_every_suite_has_a_line() -> None:
 def test_the_modules_that_a_page_names_exist(page: Path) -> None:
     """By the end of their path: ``log/jobs.py`` and ``jobs.py`` are both right; or as programs that the page has."""
     text = page.read_text()
-    folders = ("warren", "tests", "benchmarks", "examples", "scripts")
-    files = [f"/{path}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    files += [f"/{path}" for path in ROOT.glob("*.py")]
-    files += [f"/{name}" for name in re.findall(r"(?m)^```python\n# ((?:\w+/)*\w+\.py)\b", text)]
     named = set(re.findall(r"`((?:[\w.]+/)*\w+\.py)(?:::\w+)?`", text))
-    assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in files)] == []
+    programs = re.findall(r"(?m)^```python\n# ((?:\w+/)*\w+\.py)\b", text)
+    assert sorted(named - modules() - {ending for program in programs for ending in endings(program)}) == []
 
 
 def anchors_of(text: str) -> set[str]:
