@@ -142,6 +142,7 @@ class Amqp10Peer(Peer):
             self._failed(error)
 
     def _take(self, data: bytes) -> None:
+        pos: i64 = 0
         held = self._input
         if held.needed > 0:
             if data:
@@ -149,10 +150,10 @@ class Amqp10Peer(Peer):
             if held.pieces.size < held.needed or self.paused:
                 return
             data = held.whole()
-        else:
+        elif held.rest:
             data = held.joined(data)
-        pos: i64 = held.start
-        held.start = 0
+            pos = held.start
+            held.start = 0
         self._walk(data, pos)
 
     def _walk(self, data: bytes, pos: i64) -> None:

@@ -73,10 +73,11 @@ class PartialInput:
         self.start = start
 
     def joined(self, data: bytes) -> bytes:
-        """Return the rest and `data` as one, and keep neither; it continues at `start`, which the caller takes."""
+        """Return the rest and `data` as one, and keep neither; it continues at `start`, which the caller takes.
+
+        Call this only if there is a rest.
+        """
         rest = self.rest
-        if not rest:
-            return data
         self.rest = b""
         if not data:
             return rest

@@ -194,6 +194,7 @@ class MqttPeer(Peer):
             self._failed(error)
 
     def _take(self, data: bytes) -> None:
+        pos: i64 = 0
         held = self._input
         if held.needed > 0:
             self._keep(data)
@@ -204,10 +205,10 @@ class MqttPeer(Peer):
             if session is not None:
                 self.shared.inbound.let_go(session)
             self.shared.early.let_go(self)
-        else:
+        elif held.rest:
             data = held.joined(data)
-        pos: i64 = held.start
-        held.start = 0
+            pos = held.start
+            held.start = 0
         self._walk(data, pos)
 
     def _walk(self, data: bytes, pos: i64) -> None:

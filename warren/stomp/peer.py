@@ -124,6 +124,7 @@ class StompPeer(Peer):
         if held is not None and not self.paused:
             self._held = None
             self._sent(held)
+        pos: i64 = 0
         unread = self._input
         if self._is_cut:
             if data:
@@ -139,10 +140,10 @@ class StompPeer(Peer):
             self._parts_bytes = 0
             self._is_cut = False
             self._is_longer = False
-        else:
+        elif unread.rest:
             data = unread.joined(data)
-        pos: i64 = unread.start
-        unread.start = 0
+            pos = unread.start
+            unread.start = 0
         self._walk(data, pos)
 
     def _check_head(self, size: i64) -> None:
