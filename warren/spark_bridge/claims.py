@@ -62,7 +62,7 @@ class Claims:
 
         `after`: a time such as 30s, before which they are not delivered; None: the queue's own delay.
         """
-        delay_ms = None if after is None else round(Given({"after": after}).duration_s("after", 0.0) * 1000)
+        delay_ms = None if after is None else round(Given({"after": after or "0"}).duration_s("after") * 1000)
         self._settle(frame, REQUEUE, delay_ms)
 
     def _settle(self, frame: DataFrame, how: str, delay_ms: int | None = None) -> None:

@@ -53,23 +53,6 @@ NODES: Final = (AUTO, NEVER)
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
-CONNECTION_OPTIONS: Final = (
-    "uri",
-    "managementUrl",
-    "host",
-    "vhost",
-    "username",
-    "password",
-    "passwordFile",
-    "tls.caFile",
-    "tls.certFile",
-    "tls.keyFile",
-    "tls.insecure",
-    "connect.timeoutMs",
-    "poll.timeoutMs",
-    "fetch.retries",
-    "fetch.backoffMs",
-)
 _PLACE_OPTIONS: Final = (
     "startingOffsets",
     "startingTimestamp",
@@ -87,39 +70,6 @@ _TRIGGER_OPTIONS: Final = (
     "storeOffsets",
 )
 _SNAPSHOT_OPTIONS: Final = ("snapshotTtl", "snapshotUnacked")
-READ_OPTIONS: Final = (
-    "subscribe",
-    "queue",
-    "subscribePattern",
-    "assign",
-    "mode",
-    *_PLACE_OPTIONS,
-    *_SNAPSHOT_OPTIONS,
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "targetPartitionBytes",
-    "columns",
-    "includeHeaders",
-    "includeProperties",
-    "headersFormat",
-    "bodyAs",
-    "failOnDataLoss",
-    "consumerName",
-    "claimTtl",
-    "failedBatches",
-    "storeOffsets",
-    "localFiles",
-    "nodes",
-    "dataPort",
-    "dataUrl",
-    "tokenTtl",
-    "pushdown",
-)
-
 MAX_ROWS: Final = 1_000_000
 DRAIN_BYTES: Final = 256 << 20
 PARTITION_BYTES: Final = 64 << 20
@@ -337,31 +287,8 @@ def read_options(
         start=start,
         end=end,
         is_late_start_an_error=given.word("startingOffsetsByTimestampStrategy", ("error", "latest")) != "latest",
-        snapshot_ttl_s=max(1, round(given.duration_s("snapshotTtl", 3600.0))),
-        snapshot_unacked=given.flag("snapshotUnacked", False),
-        max_rows=given.number("maxOffsetsPerTrigger", MAX_ROWS, least=1),
-        max_bytes=given.maybe_size("maxBytesPerTrigger") or (DRAIN_BYTES if mode == DRAIN else None),
-        min_rows=given.maybe_number("minOffsetsPerTrigger", least=1),
-        max_delay_s=given.duration_s("maxTriggerDelay", 900.0),
-        min_partitions=given.maybe_number("minPartitions", least=1),
-        max_partition_rows=given.maybe_number("maxRecordsPerPartition", least=1),
-        partition_bytes=given.maybe_size("targetPartitionBytes") or PARTITION_BYTES,
         columns=_columns(given),
-        headers_format=given.word("headersFormat", HEADERS_FORMATS) or MAP,
-        body_as=given.word("bodyAs", BODY_FORMATS) or BINARY,
-        fail_on_data_loss=given.flag("failOnDataLoss", True),
-        consumer_name=_consumer_name(given),
-        claim_ttl_s=_claim_ttl_s(given),
-        counts_failures=given.word("failedBatches", ("retry", "count")) == "count",
-        store_offsets=given.flag("storeOffsets", True),
-        local_files=given.word("localFiles", LOCAL_FILES) or AUTO,
-        nodes=given.word("nodes", NODES) or AUTO,
-        data_port=given.word("dataPort", (AUTO, NEVER, ALWAYS)) or AUTO,
-        data_url=_data_url(given),
-        token_ttl_s=_token_ttl_s(given),
-        pushdown=None
-        if given.word("pushdown", ("auto", "true", "false")) in (None, "auto")
-        else given.flag("pushdown"),
+        **{"max_bytes": DRAIN_BYTES if mode == DRAIN else None} | given.fields(_READ),
     )
     _check_together(given, made)
     if streaming is not None:
@@ -415,10 +342,7 @@ def connection_of(options: Mapping[str, str], environment: Mapping[str, str] | N
         certificate_file=given.text("tls.certFile") or asked.get("certfile"),
         key_file=given.text("tls.keyFile") or asked.get("keyfile"),
         insecure=given.flag("tls.insecure", asked.get("verify") == "verify_none"),
-        connect_timeout_s=given.number("connect.timeoutMs", 10_000, least=1) / 1000,
-        timeout_s=given.number("poll.timeoutMs", 60_000, least=1) / 1000,
-        retries=given.number("fetch.retries", 5, least=0),
-        backoff_s=given.number("fetch.backoffMs", 200, least=0) / 1000,
+        **given.fields(_CONNECTION),
     )
     try:
         BrokerClient(made.url)
@@ -455,11 +379,9 @@ class Given:
         word = self.word(name, ("true", "false"))
         return default if word is None else word == "true"
 
-    def maybe_number(self, name: str, *, least: int) -> int | None:
+    def number(self, name: str, *, least: int) -> int:
         """Return an option that is a whole number, `least` at least."""
-        text = self.text(name)
-        if text is None:
-            return None
+        text = self.text(name) or ""
         try:
             number = int(text)
         except ValueError:
@@ -468,27 +390,18 @@ class Given:
             raise OptionError(f"option {name}: must be {least} at least, not {text}")
         return number
 
-    def number(self, name: str, default: int, *, least: int) -> int:
-        """Return the same; `default` when it is not given."""
-        number = self.maybe_number(name, least=least)
-        return default if number is None else number
-
-    def maybe_size(self, name: str) -> int | None:
+    def size(self, name: str) -> int:
         """Return an option in bytes: a number, optionally followed by k, m or g."""
-        text = self.text(name)
-        if text is None:
-            return None
+        text = self.text(name) or ""
         found = _SIZE.fullmatch(text.strip())
         size = int(found[1]) * _SIZE_BYTES[(found[2] or "b").lower()] if found else 0
         if not 0 < size < 1 << 62:
             raise OptionError(f"option {name}: must be a number of bytes such as 1048576 or 64m, not {text!r}")
         return size
 
-    def duration_s(self, name: str, default_s: float) -> float:
+    def duration_s(self, name: str) -> float:
         """Return an option that is a time such as 30s, 15m or, without a unit, 5000 ms; in seconds."""
-        text = self.text(name)
-        if text is None:
-            return default_s
+        text = self.text(name) or ""
         found = _DURATION.fullmatch(text.strip())
         if found is None:
             raise OptionError(f"option {name}: must be a time such as 500ms, 30s or 15m, not {text!r}")
@@ -507,11 +420,26 @@ class Given:
             raise OptionError(f'option {name}: must be a JSON object such as {{"orders": 23}}, not {text!r}')
         return found
 
+    def fields(self, rows: Mapping[str, Row]) -> dict[str, Any]:
+        """Return the fields of the options in `rows` that are given."""
+        return {field_name: read(self, name) for name, (field_name, read) in rows.items() if self.has(name)}
 
-def _data_url(given: Given) -> str | None:
-    text = given.text("dataUrl")
-    if text is None:
-        return None
+
+Row = tuple[str, Callable[[Given, str], Any]]  # the field that an option is, and how it is read
+
+
+def word_of(*words: str) -> Callable[[Given, str], str | None]:
+    """Return the reader of an option that is one of `words`."""
+    return lambda given, name: given.word(name, words)
+
+
+def number_from(least: int) -> Callable[[Given, str], int]:
+    """Return the reader of a number, `least` at least."""
+    return lambda given, name: given.number(name, least=least)
+
+
+def _data_url(given: Given, name: str) -> str:
+    text = given.text(name) or ""
     parts = urlsplit(text)
     try:
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and bool(parts.port) and "@" not in text
@@ -522,8 +450,8 @@ def _data_url(given: Given) -> str | None:
     return text
 
 
-def _token_ttl_s(given: Given) -> int:
-    seconds = round(given.duration_s("tokenTtl", 3600.0))
+def _token_ttl_s(given: Given, name: str) -> int:
+    seconds = round(given.duration_s(name))
     if not 60 <= seconds <= TOKEN_TTL_MAX_S:
         raise OptionError("option tokenTtl: must be from 1m to 24h")
     return seconds
@@ -656,20 +584,65 @@ def _columns(given: Given) -> tuple[str, ...]:
     return tuple(name for name in COLUMN_NAMES if name not in left_out)
 
 
-def _consumer_name(given: Given) -> str | None:
-    name = given.text("consumerName")
-    if name is not None and not _CONSUMER_NAME.fullmatch(name):
+def _consumer_name(given: Given, name: str) -> str:
+    text = given.text(name) or ""
+    if not _CONSUMER_NAME.fullmatch(text):
         raise OptionError("option consumerName: must have 1 to 200 characters")
-    return name
+    return text
 
 
-def _claim_ttl_s(given: Given) -> int | None:
-    if not given.has("claimTtl"):
-        return None
-    seconds = math.ceil(given.duration_s("claimTtl", 0.0))
+def _claim_ttl_s(given: Given, name: str) -> int:
+    seconds = math.ceil(given.duration_s(name))
     if not 1 <= seconds <= CLAIM_TTL_MAX_S:
-        raise OptionError(f"option claimTtl: must be a time from 1s to 30d, not {given.text('claimTtl')!r}")
+        raise OptionError(f"option claimTtl: must be a time from 1s to 30d, not {given.text(name)!r}")
     return seconds
+
+
+def _milliseconds(least: int) -> Callable[[Given, str], float]:
+    return lambda given, name: given.number(name, least=least) / 1000
+
+
+_CONNECTION: Final[Mapping[str, Row]] = {
+    "connect.timeoutMs": ("connect_timeout_s", _milliseconds(1)),
+    "poll.timeoutMs": ("timeout_s", _milliseconds(1)),
+    "fetch.retries": ("retries", number_from(0)),
+    "fetch.backoffMs": ("backoff_s", _milliseconds(0)),
+}
+CONNECTION_OPTIONS: Final = (
+    *("uri", "managementUrl", "host", "vhost", "username", "password", "passwordFile"),
+    *("tls.caFile", "tls.certFile", "tls.keyFile", "tls.insecure", *_CONNECTION),
+)
+_READ: Final[Mapping[str, Row]] = {
+    "snapshotTtl": ("snapshot_ttl_s", lambda given, name: max(1, round(given.duration_s(name)))),
+    "snapshotUnacked": ("snapshot_unacked", Given.flag),
+    "maxOffsetsPerTrigger": ("max_rows", number_from(1)),
+    "maxBytesPerTrigger": ("max_bytes", Given.size),
+    "minOffsetsPerTrigger": ("min_rows", number_from(1)),
+    "maxTriggerDelay": ("max_delay_s", Given.duration_s),
+    "minPartitions": ("min_partitions", number_from(1)),
+    "maxRecordsPerPartition": ("max_partition_rows", number_from(1)),
+    "targetPartitionBytes": ("partition_bytes", Given.size),
+    "headersFormat": ("headers_format", word_of(*HEADERS_FORMATS)),
+    "bodyAs": ("body_as", word_of(*BODY_FORMATS)),
+    "failOnDataLoss": ("fail_on_data_loss", Given.flag),
+    "consumerName": ("consumer_name", _consumer_name),
+    "claimTtl": ("claim_ttl_s", _claim_ttl_s),
+    "failedBatches": ("counts_failures", lambda given, name: given.word(name, ("retry", "count")) == "count"),
+    "storeOffsets": ("store_offsets", Given.flag),
+    "localFiles": ("local_files", word_of(*LOCAL_FILES)),
+    "nodes": ("nodes", word_of(*NODES)),
+    "dataPort": ("data_port", word_of(AUTO, NEVER, ALWAYS)),
+    "dataUrl": ("data_url", _data_url),
+    "tokenTtl": ("token_ttl_s", _token_ttl_s),
+    "pushdown": (
+        "pushdown",
+        lambda given, name: {"auto": None, "true": True}.get(given.word(name, ("auto", "true", "false")) or "", False),
+    ),
+}
+READ_OPTIONS: Final = (
+    *("subscribe", "queue", "subscribePattern", "assign", "mode", *_PLACE_OPTIONS),
+    *("columns", "includeHeaders", "includeProperties", *_READ),
+)
 
 
 def _check_together(given: Given, made: ReadOptions) -> None:

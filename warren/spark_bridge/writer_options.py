@@ -33,27 +33,25 @@ from warren.spark_bridge.options import (
     BrokerAddress,
     Given,
     OptionError,
+    Row,
     check_names,
     connection_of,
 )
 
 STAGED: Final = "staged"
 CONFIRMS: Final = "confirms"
-WRITE_OPTIONS: Final = (
-    "exchange",
-    "routingKey",
-    "queue",
-    "delivery",
-    "mandatory",
-    "persistent",
-    "messageId",
-    "ignoreUnknownColumns",
-    "truncate",
-    "partBytes",
-    "commitTimeout",
-    "maxInFlight",
-    "confirmTimeout",
-)
+_WRITE: Final[Mapping[str, Row]] = {
+    "mandatory": ("mandatory", Given.flag),
+    "persistent": ("persistent", Given.flag),
+    "messageId": ("numbers_messages", lambda given, name: given.word(name, ("none", "auto")) == "auto"),
+    "ignoreUnknownColumns": ("ignores_unknown_columns", Given.flag),
+    "truncate": ("truncates", Given.flag),
+    "partBytes": ("part_bytes", Given.size),
+    "commitTimeout": ("commit_timeout_s", Given.duration_s),
+    "maxInFlight": ("max_in_flight", lambda given, name: min(given.number(name, least=1), 65535)),
+    "confirmTimeout": ("confirm_timeout_s", lambda given, name: max(0.001, given.duration_s(name))),
+}
+WRITE_OPTIONS: Final = ("exchange", "routingKey", "queue", "delivery", *_WRITE)
 # The options that Spark itself passes to a sink.
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName", "path")
 
@@ -106,28 +104,20 @@ def write_options(options: Mapping[str, str], environment: Mapping[str, str] | N
             if delivery != other and given.has(name):
                 raise OptionError(f"option {name}: means nothing with delivery {delivery}")
     exchange, routing_key = _destination(options)
-    part_bytes = given.maybe_size("partBytes") or PART_BYTES
-    if part_bytes > PART_BYTES_MAX:
-        raise OptionError(f"option partBytes: must be {PART_BYTES_MAX >> 20}m at most")
     host, port, tls = _amqp_address(given, os.environ if environment is None else environment)
-    return WriteOptions(
+    made = WriteOptions(
         connection=connection_of(options, environment),
         exchange=exchange,
         routing_key=routing_key,
         delivery=delivery,
-        mandatory=given.flag("mandatory", True),
-        persistent=given.flag("persistent", True),
-        numbers_messages=given.word("messageId", ("none", "auto")) == "auto",
-        ignores_unknown_columns=given.flag("ignoreUnknownColumns"),
-        truncates=given.flag("truncate"),
-        part_bytes=part_bytes,
-        commit_timeout_s=given.duration_s("commitTimeout", 600.0),
-        max_in_flight=min(given.number("maxInFlight", 1000, least=1), 65535),
-        confirm_timeout_s=max(0.001, given.duration_s("confirmTimeout", 60.0)),
         amqp_host=host,
         amqp_port=port,
         amqp_tls=tls,
+        **given.fields(_WRITE),
     )
+    if made.part_bytes > PART_BYTES_MAX:
+        raise OptionError(f"option partBytes: must be {PART_BYTES_MAX >> 20}m at most")
+    return made
 
 
 def _destination(options: Mapping[str, str]) -> tuple[str | None, str | None]:
