@@ -29,141 +29,62 @@ from warren.ctl.output import shown
 from warren.ctl.quick_parameters import make_quick
 from warren.ctl.session import session
 
-_Commands = Mapping[str, Callable[..., None]]
-
 
 class Group(NamedTuple):
     """Commands that are shown together in the help."""
 
     title: str
     names: str  # in this order
-    load: Callable[[], _Commands]
+    module: str  # of this package, with the functions in its `COMMANDS`
 
-
-def _cluster() -> _Commands:
-    from warren.ctl import cluster
-
-    return cluster.COMMANDS
-
-
-def _node() -> _Commands:
-    from warren.ctl import node
-
-    return node.COMMANDS
-
-
-def _top() -> _Commands:
-    from warren.ctl import top
-
-    return top.COMMANDS
-
-
-def _help() -> _Commands:
-    from warren.ctl import help_command
-
-    return help_command.COMMANDS
-
-
-def _listings() -> _Commands:
-    from warren.ctl import listings
-
-    return listings.COMMANDS
-
-
-def _users() -> _Commands:
-    from warren.ctl import users
-
-    return users.COMMANDS
-
-
-def _vhosts() -> _Commands:
-    from warren.ctl import vhosts
-
-    return vhosts.COMMANDS
-
-
-def _permissions() -> _Commands:
-    from warren.ctl import permissions
-
-    return permissions.COMMANDS
-
-
-def _policies() -> _Commands:
-    from warren.ctl import policies
-
-    return policies.COMMANDS
-
-
-def _topology() -> _Commands:
-    from warren.ctl import topology
-
-    return topology.COMMANDS
-
-
-def _messages() -> _Commands:
-    from warren.ctl import messages
-
-    return messages.COMMANDS
-
-
-def _mqtt() -> _Commands:
-    from warren.ctl import mqtt
-
-    return mqtt.COMMANDS
-
-
-def _streams() -> _Commands:
-    from warren.ctl import streams
-
-    return streams.COMMANDS
-
-
-def _damage() -> _Commands:
-    from warren.ctl import damage
-
-    return damage.COMMANDS
-
-
-def _drains() -> _Commands:
-    from warren.ctl import drains
-
-    return drains.COMMANDS
-
-
-def _transfers() -> _Commands:
-    from warren.ctl import transfers
-
-    return transfers.COMMANDS
-
-
-def _connections() -> _Commands:
-    from warren.ctl import connections
-
-    return connections.COMMANDS
-
-
-def _definitions() -> _Commands:
-    from warren.ctl import definitions
-
-    return definitions.COMMANDS
-
-
-def _backup() -> _Commands:
-    from warren.ctl import backup
-
-    return backup.COMMANDS
-
-
-def _links() -> _Commands:
-    from warren.ctl import links
-
-    return links.COMMANDS
-
-
-def _checks() -> _Commands:
-    from warren.ctl import checks
-
-    return checks.COMMANDS
+    def load(self) -> Mapping[str, Callable[..., None]]:
+        """Import the module, and return its commands by their names."""
+        match self.module:
+            case "backup":
+                from warren.ctl.backup import COMMANDS
+            case "checks":
+                from warren.ctl.checks import COMMANDS
+            case "cluster":
+                from warren.ctl.cluster import COMMANDS
+            case "connections":
+                from warren.ctl.connections import COMMANDS
+            case "damage":
+                from warren.ctl.damage import COMMANDS
+            case "definitions":
+                from warren.ctl.definitions import COMMANDS
+            case "drains":
+                from warren.ctl.drains import COMMANDS
+            case "help_command":
+                from warren.ctl.help_command import COMMANDS
+            case "links":
+                from warren.ctl.links import COMMANDS
+            case "listings":
+                from warren.ctl.listings import COMMANDS
+            case "messages":
+                from warren.ctl.messages import COMMANDS
+            case "mqtt":
+                from warren.ctl.mqtt import COMMANDS
+            case "node":
+                from warren.ctl.node import COMMANDS
+            case "permissions":
+                from warren.ctl.permissions import COMMANDS
+            case "policies":
+                from warren.ctl.policies import COMMANDS
+            case "streams":
+                from warren.ctl.streams import COMMANDS
+            case "top":
+                from warren.ctl.top import COMMANDS
+            case "topology":
+                from warren.ctl.topology import COMMANDS
+            case "transfers":
+                from warren.ctl.transfers import COMMANDS
+            case "users":
+                from warren.ctl.users import COMMANDS
+            case "vhosts":
+                from warren.ctl.vhosts import COMMANDS
+            case _:
+                raise AssertionError(self.module)
+        return COMMANDS
 
 
 GROUPS: Final = (
@@ -171,79 +92,79 @@ GROUPS: Final = (
         "Broker",
         "status overview cluster_status memory_breakdown version listeners environment report search store reactor "
         "set_cluster_name set_log_level",
-        _node,
+        "node",
     ),
-    Group("Broker", "cluster forget_cluster_node await_online_nodes drain revive", _cluster),
-    Group("Broker", "top", _top),
-    Group("Broker", "list_nodes list_feature_flags list_damage", _listings),
-    Group("Broker", "give_up_damage", _damage),
-    Group("Broker", "help", _help),
+    Group("Broker", "cluster forget_cluster_node await_online_nodes drain revive", "cluster"),
+    Group("Broker", "top", "top"),
+    Group("Broker", "list_nodes list_feature_flags list_damage", "listings"),
+    Group("Broker", "give_up_damage", "damage"),
+    Group("Broker", "help", "help_command"),
     Group(
         "Health checks",
         "ping await_startup check_running check_local_alarms check_alarms check_port_connectivity "
         "check_port_listener check_protocol_listener check_certificate_expiration check_virtual_hosts is_in_service "
         "check_ready_to_serve_clients check_below_node_connection_limit check_if_node_is_quorum_critical "
         "check_quorum_leaders check_aliveness",
-        _checks,
+        "checks",
     ),
-    Group("Users", "list_users", _listings),
+    Group("Users", "list_users", "listings"),
     Group(
         "Users",
         "add_user delete_user change_password clear_password set_user_tags authenticate_user whoami",
-        _users,
+        "users",
     ),
-    Group("Vhosts", "list_vhosts", _listings),
-    Group("Vhosts", "add_vhost delete_vhost trace_on trace_off", _vhosts),
+    Group("Vhosts", "list_vhosts", "listings"),
+    Group("Vhosts", "add_vhost delete_vhost trace_on trace_off", "vhosts"),
     Group(
         "Permissions",
         "list_permissions list_user_permissions list_topic_permissions list_user_topic_permissions",
-        _listings,
+        "listings",
     ),
     Group(
         "Permissions",
         "set_permissions clear_permissions set_topic_permissions clear_topic_permissions",
-        _permissions,
+        "permissions",
     ),
-    Group("Limits", "list_vhost_limits list_user_limits", _listings),
-    Group("Limits", "set_vhost_limits clear_vhost_limits set_user_limits clear_user_limits", _vhosts),
+    Group("Limits", "list_vhost_limits list_user_limits", "listings"),
+    Group("Limits", "set_vhost_limits clear_vhost_limits set_user_limits clear_user_limits", "vhosts"),
     Group(
         "Policies and parameters",
         "list_policies list_operator_policies list_parameters list_global_parameters",
-        _listings,
+        "listings",
     ),
     Group(
         "Policies and parameters",
         "set_policy clear_policy set_operator_policy clear_operator_policy set_parameter clear_parameter "
         "set_global_parameter clear_global_parameter",
-        _policies,
+        "policies",
     ),
-    Group("Queues, exchanges and bindings", "list_queues list_exchanges list_bindings", _listings),
+    Group("Queues, exchanges and bindings", "list_queues list_exchanges list_bindings", "listings"),
     Group(
         "Queues, exchanges and bindings",
         "declare_queue delete_queue purge_queue pause_queue resume_queue declare_exchange delete_exchange bind unbind "
         "route",
-        _topology,
+        "topology",
     ),
-    Group("Messages", "publish get peek", _messages),
-    Group("Messages", "move copy redrive", _transfers),
-    Group("Messages", "list_transfers list_drains", _listings),
-    Group("Messages", "release_drain delete_drain", _drains),
-    Group("Streams", "list_super_streams list_stream_groups", _listings),
+    Group("Messages", "publish get peek", "messages"),
+    Group("Messages", "move copy redrive", "transfers"),
+    Group("Messages", "list_transfers list_drains", "listings"),
+    Group("Messages", "release_drain delete_drain", "drains"),
+    Group("Streams", "list_super_streams list_stream_groups", "listings"),
     Group(
         "Streams",
         "add_super_stream delete_super_stream reset_stream_group delete_stream_group stream_offset",
-        _streams,
+        "streams",
     ),
-    Group("MQTT", "list_mqtt_sessions list_retained", _listings),
-    Group("MQTT", "end_mqtt_session clear_retained", _mqtt),
-    Group("Connections", "list_connections list_channels list_consumers", _listings),
-    Group("Connections", "close_connection close_all_connections close_all_user_connections", _connections),
-    Group("Definitions", "export_definitions import_definitions", _definitions),
-    Group("Backup", "backup", _backup),
-    Group("Shovels and federation", "list_shovels federation_status", _listings),
-    Group("Shovels and federation", "delete_shovel restart_shovel restart_federation_link release_links", _links),
-    Group("Lake", "list_lake_tables", _listings),
-    Group("Lake", "delete_lake_table restart_lake_table", _links),
+    Group("MQTT", "list_mqtt_sessions list_retained", "listings"),
+    Group("MQTT", "end_mqtt_session clear_retained", "mqtt"),
+    Group("Connections", "list_connections list_channels list_consumers", "listings"),
+    Group("Connections", "close_connection close_all_connections close_all_user_connections", "connections"),
+    Group("Definitions", "export_definitions import_definitions", "definitions"),
+    Group("Backup", "backup", "backup"),
+    Group("Shovels and federation", "list_shovels federation_status", "listings"),
+    Group("Shovels and federation", "delete_shovel restart_shovel restart_federation_link release_links", "links"),
+    Group("Lake", "list_lake_tables", "listings"),
+    Group("Lake", "delete_lake_table restart_lake_table", "links"),
 )
 _GROUP_OF: Final = {name: group for group in GROUPS for name in group.names.split()}
 

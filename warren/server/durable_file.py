@@ -18,9 +18,7 @@ def replace_file(path: Path, content: Callable[[int], bytes]) -> None:
     temporary = path.with_name(f"{path.name}.tmp")
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        left = memoryview(content(os.fstat(file).st_ino))
-        while left:
-            left = left[os.write(file, left) :]
+        write_all(file, content(os.fstat(file).st_ino))
         sync_all(file)
     finally:
         os.close(file)
@@ -41,3 +39,10 @@ def sync_directory(path: Path) -> None:
         sync_all(directory)
     finally:
         os.close(directory)
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Write all of `data`. Raises OSError."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]

@@ -168,18 +168,19 @@ def etcd_endpoints_of(value: object) -> str:
     return ",".join(endpoints)
 
 
-def advertised_of(value: object) -> Endpoint | None:
-    endpoint: Endpoint | None = endpoint_kind(CLUSTER_PORT).parse(value)
+def _advertised(value: object, port: int, readers: str) -> Endpoint | None:
+    endpoint: Endpoint | None = endpoint_kind(port).parse(value)
     if endpoint is not None and (not endpoint.port or endpoint.host in ("0.0.0.0", "::")):
-        raise ValueError("must be an address that other nodes reach, with a port")
+        raise ValueError(f"must be an address that {readers} reach, with a port")
     return endpoint
+
+
+def advertised_of(value: object) -> Endpoint | None:
+    return _advertised(value, CLUSTER_PORT, "other nodes")
 
 
 def http_advertised_of(value: object) -> Endpoint | None:
-    endpoint: Endpoint | None = endpoint_kind(HTTP_PORT).parse(value)
-    if endpoint is not None and (not endpoint.port or endpoint.host in ("0.0.0.0", "::")):
-        raise ValueError("must be an address that clients reach, with a port")
-    return endpoint
+    return _advertised(value, HTTP_PORT, "clients")
 
 
 def http_url_of(value: object) -> str:

@@ -31,6 +31,7 @@ import typer.main
 
 from warren.ctl.help_pages import finish
 from warren.ctl.progress import Progress
+from warren.ctl.words import counted
 
 if TYPE_CHECKING:
     from warren.spark_bridge.control import BrokerClient
@@ -414,14 +415,10 @@ def _export(
     )
     if not as_json:
         left_out = "".join(f", {counts[name]} {name}" for name in ("filtered", "missing", "lost") if counts[name])
-        files = f" in {_counted(len(state.files), 'file')}" if state.files else ""
+        files = f" in {counted(len(state.files), 'file')}" if state.files else ""
         earlier = f", {export.rows_before} of them by earlier runs" if export.rows_before else ""
-        print(f"{queue}: {_counted(state.rows, 'row')}{files} in {export.place}{earlier}{left_out}")
+        print(f"{queue}: {counted(state.rows, 'row')}{files} in {export.place}{earlier}{left_out}")
     return ExitCode.OK
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _spark_export(
@@ -509,8 +506,8 @@ def _import(
             planned = work.plan()
             progress.event("plan", files=planned.files, rows=planned.rows, done=planned.done)
             if not as_json:
-                rows = "" if planned.rows is None else f", {_counted(planned.rows, 'row')}"
-                print(f"{work.place}: {_counted(planned.files, 'file')}{rows}, {planned.done} of them published")
+                rows = "" if planned.rows is None else f", {counted(planned.rows, 'row')}"
+                print(f"{work.place}: {counted(planned.files, 'file')}{rows}, {planned.done} of them published")
             return ExitCode.OK
         try:
             state = work.run()
@@ -526,7 +523,7 @@ def _import(
     if not as_json:
         dropped = f", {state.unroutable} unroutable" if state.unroutable else ""
         earlier = f", {state.before} of them by earlier runs" if state.before else ""
-        print(f"{work.place}: {_counted(state.published, 'message')} published{earlier}{dropped}")
+        print(f"{work.place}: {counted(state.published, 'message')} published{earlier}{dropped}")
     return ExitCode.OK
 
 

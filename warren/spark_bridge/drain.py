@@ -41,7 +41,7 @@ from warren.spark_bridge.lives import id_at
 from warren.spark_bridge.offsets import CLAIMS, Position, begin, document, is_sentinel, positions_of, sentinel
 from warren.spark_bridge.options import DRAIN, OptionError, ReadOptions
 from warren.spark_bridge.pieces import Range
-from warren.spark_bridge.stream import Clock, Offset, QueryReader, Sleep
+from warren.spark_bridge.stream import Clock, Offset, QueryReader, Sleep, bare
 from warren.spark_bridge.topology import another_queue
 from warren.spark_bridge.worker_output import say
 
@@ -114,7 +114,7 @@ class DrainReader(QueryReader):
         for queue in before:
             if queue not in positions:
                 say(f"queue {queue!r} is not drained any more; claims from offset {before[queue].next} on may be left")
-        is_new = is_sentinel(start) or _bare(positions) != _bare(before)
+        is_new = is_sentinel(start) or bare(positions) != bare(before)
         self._pace.answered(something=is_new)
         return document(positions, CLAIMS) if is_new else start
 
@@ -202,7 +202,3 @@ class DrainReader(QueryReader):
         if self.options.fail_on_data_loss:
             raise DataLoss(f"{what}. With failOnDataLoss false the query goes on with what is there")
         say(what)
-
-
-def _bare(positions: dict[str, Position]) -> dict[str, Position]:
-    return {queue: position._replace(base=None) for queue, position in positions.items()}

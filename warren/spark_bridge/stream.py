@@ -155,7 +155,7 @@ class StreamReader(QueryReader):
             if rows:
                 positions[name] = self._at(name, positions[name], positions[name].next + rows)
         self._turn += 1
-        is_new = is_sentinel(start) or _bare(positions) != _bare(before)
+        is_new = is_sentinel(start) or bare(positions) != bare(before)
         self._pace.answered(something=is_new)
         return document(positions) if is_new else start
 
@@ -314,7 +314,8 @@ class StreamReader(QueryReader):
                 say(f"the broker does not keep how far {name!r} is: {error}")
 
 
-def _bare(positions: Mapping[str, Position]) -> dict[str, Position]:
+def bare(positions: Mapping[str, Position]) -> dict[str, Position]:
+    """Return `positions` without their bases."""
     return {name: position._replace(base=None) for name, position in positions.items()}
 
 

@@ -5,6 +5,7 @@ Those of a restored or copied data directory are held until an administrator rel
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Final, Protocol
 
 from warren.engine_view.parameters import Parameters
@@ -60,6 +61,14 @@ _L: Final = "/api/federation-links"
 _T: Final = "/api/lake/vhost/{vhost}/{name}"
 
 
+def _named(call: Call, rows: Iterable[Described]) -> Described:
+    """Return the row of the name that was asked for."""
+    for row in rows:
+        if row["name"] == call.params["name"]:
+            return row
+    raise not_found()
+
+
 class LinkHandlers(Handlers):
     """Handlers of shovels, federation links and tables."""
 
@@ -79,16 +88,10 @@ class LinkHandlers(Handlers):
         return [row for vhost in visible_vhost_names(call) for row in self._links.shovels(vhost)]
 
     async def show_shovel(self, call: Call) -> Described:
-        for row in self._links.shovels(call.params["vhost"]):
-            if row["name"] == call.params["name"]:
-                return row
-        raise not_found()
+        return _named(call, self._links.shovels(call.params["vhost"]))
 
     async def delete_shovel(self, call: Call) -> None:
-        vhost, name = call.params["vhost"], call.params["name"]
-        if self._parameters.maybe(vhost, SHOVEL, name) is None:
-            raise not_found()
-        await call.administer(ParameterDelete(vhost, SHOVEL, name))
+        await self._delete(call, SHOVEL)
 
     async def restart_shovel(self, call: Call) -> None:
         if not self._links.restart_shovel(call.params["vhost"], call.params["name"]):
@@ -111,20 +114,20 @@ class LinkHandlers(Handlers):
         return [row for row in await self.list_tables(call) if row["state"] != "running"]
 
     async def show_table(self, call: Call) -> Described:
-        for row in self._links.tables(call.params["vhost"]):
-            if row["name"] == call.params["name"]:
-                return row
-        raise not_found()
+        return _named(call, self._links.tables(call.params["vhost"]))
 
     async def delete_table(self, call: Call) -> None:
-        vhost, name = call.params["vhost"], call.params["name"]
-        if self._parameters.maybe(vhost, LAKE, name) is None:
-            raise not_found()
-        await call.administer(ParameterDelete(vhost, LAKE, name))
+        await self._delete(call, LAKE)
 
     async def restart_table(self, call: Call) -> None:
         if not self._links.restart_table(call.params["vhost"], call.params["name"]):
             raise not_found()
+
+    async def _delete(self, call: Call, component: str) -> None:
+        vhost, name = call.params["vhost"], call.params["name"]
+        if self._parameters.maybe(vhost, component, name) is None:
+            raise not_found()
+        await call.administer(ParameterDelete(vhost, component, name))
 
     ROUTES: ClassVar = (
         Route("GET", "/api/warren/links", Access.MONITORING, show_held, "Whether links are held, and why"),

@@ -37,6 +37,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from warren.msgstore.files.syncing import sync_all
+from warren.server.durable_file import sync_directory, write_all
 
 DIRECTORY: Final = "stages"
 UNFINISHED: Final = ".new"  # ending of the name of an unfinished part
@@ -113,12 +114,12 @@ class StageFiles:
             file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 for piece in (fixed + crc.to_bytes(4, "big") + encoded, content):
-                    _write_all(file, piece)
+                    write_all(file, piece)
                 sync_all(file)
             finally:
                 os.close(file)
             os.rename(new, path)
-            _sync_directory(directory)
+            sync_directory(directory)
             self._damaged.get(directory, set()).discard(path.name)
         except OSError:
             new.unlink(missing_ok=True)
@@ -200,14 +201,14 @@ class StageFiles:
         """
         if self.root not in self._named:
             self.root.mkdir(mode=0o700, exist_ok=True)
-            _sync_directory(self.root.parent)
+            sync_directory(self.root.parent)
         new = self.root / f"{_EPOCH}{UNFINISHED}"
         with new.open("wb") as file:
             file.write(b"%d\n" % epoch)
             file.flush()
             sync_all(file.fileno())
         new.rename(self.root / _EPOCH)
-        _sync_directory(self.root)
+        sync_directory(self.root)
 
     def scan(self) -> Iterator[PartHead | DamagedPart]:
         """Yield the head of every part, or why it cannot be used; remove unfinished parts."""
@@ -235,7 +236,7 @@ class StageFiles:
         for path in (directory.parent.parent, directory.parent, directory):
             if path not in self._named:
                 path.mkdir(mode=0o700, exist_ok=True)
-                _sync_directory(path.parent)
+                sync_directory(path.parent)
                 self._named.add(path)
 
     def _directory(self, vhost: str, stage: str) -> Path:
@@ -261,20 +262,6 @@ def _read_head(file: BinaryIO) -> tuple[PartHead, int]:
         return msgspec.json.decode(encoded, type=PartHead), content_bytes
     except msgspec.DecodeError as error:
         raise ValueError(f"its header cannot be read: {error}") from None
-
-
-def _write_all(file: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(file, left) :]
-
-
-def _sync_directory(directory: Path) -> None:
-    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        sync_all(file)
-    finally:
-        os.close(file)
 
 
 def _remove_if_empty(directory: Path) -> None:
