@@ -83,7 +83,25 @@ def maybe_divergence(remembered: Remembered, name: str, lives: Lives | None, pla
     return remembered.maybe_divergence(name, known, str(place.life) if place.life else None, place.next)
 
 
-class StreamSource:
+class _Ranges:
+    """The common part: plans are read by their ranges."""
+
+    def __init__(self, client: BrokerClient, name: str, *, skip_lost: bool) -> None:
+        self.name = name
+        self.lost = 0
+        self._remembered = Remembered("the table", say)
+        self._client = client
+        self._skip_lost = skip_lost
+
+    def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        self.lost = 0
+        for each in plan.ranges:
+            for rows, lost in rows_of(self._client, each, schema, skip_lost=self._skip_lost):
+                self.lost += lost
+                yield from rows
+
+
+class StreamSource(_Ranges):
     """A stream or a super stream. `start`: where it begins in a new table; `group`: under which the broker shows it."""
 
     def __init__(
@@ -95,13 +113,9 @@ class StreamSource:
         group: str | None = None,
         skip_lost: bool = False,
     ) -> None:
-        self.name = name
-        self.lost = 0
-        self._remembered = Remembered("the table", say)
-        self._client = client
+        super().__init__(client, name, skip_lost=skip_lost)
         self._start = start
         self._group = group
-        self._skip_lost = skip_lost
         self._turn = 0
         self._stop: dict[str, int] | None = None
         self._told: dict[str, int] = {}
@@ -228,13 +242,6 @@ class StreamSource:
         if not self._skip_lost:
             raise DataLoss(f"{what}. {SKIP}")
 
-    def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        self.lost = 0
-        for each in plan.ranges:
-            for rows, lost in rows_of(self._client, each, schema, skip_lost=self._skip_lost):
-                self.lost += lost
-                yield from rows
-
     def settle(self, places: Places) -> None:
         if self._group is None:
             return
@@ -256,17 +263,13 @@ class StreamSource:
         )
 
 
-class DrainSource:
+class DrainSource(_Ranges):
     """The messages drained from a queue by the session `session`. Of each claim one plan is made."""
 
     def __init__(self, client: BrokerClient, name: str, session: str, owner: str, *, skip_lost: bool = False) -> None:
-        self.name = name
-        self.lost = 0
-        self._remembered = Remembered("the table", say)
-        self._client = client
+        super().__init__(client, name, skip_lost=skip_lost)
         self._session_name = session
         self._owner = owner
-        self._skip_lost = skip_lost
         self._session: DrainSession | None = None
         self._claim: Claim | None = None  # the last one of this session
         self._stop: int | None = None
@@ -327,13 +330,6 @@ class DrainSource:
     def _place_at(self, offset: int) -> Place:
         life = self._maybe_life(offset)
         return Place(fingerprint(self._opened().id), offset, 0 if life is None else fingerprint(life))
-
-    def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        self.lost = 0
-        for each in plan.ranges:
-            for rows, lost in rows_of(self._client, each, schema, skip_lost=self._skip_lost):
-                self.lost += lost
-                yield from rows
 
     def settle(self, places: Places) -> None:
         """The next plan acknowledges it."""
