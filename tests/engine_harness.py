@@ -442,6 +442,14 @@ def body_of(received: Received) -> bytes:
     return received.content.body
 
 
+def bodies(client: Client, name: str = "q") -> list[bytes]:
+    """Take everything out of a queue, and return the bodies."""
+    found = []
+    while (got := client.get(name, no_ack=True)) is not None:
+        found.append(body_of(got))
+    return found
+
+
 def _method_type(class_id: int, method_id: int) -> type[Any] | tuple[int, int] | None:
     spec = METHODS.get(class_id << 16 | method_id)
     if spec is not None:

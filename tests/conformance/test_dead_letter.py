@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from durable_harness import DurableHarness
-from engine_harness import USER, Client, Harness, Received, body_of, publish_frames
+from engine_harness import USER, Client, Harness, Received, bodies, body_of, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
@@ -74,14 +74,6 @@ def history(received: Received | None) -> list[tuple[object, object, object]]:
 
 def ready(harness: Harness, name: str = "q") -> int:
     return int(harness.queue(name).ready_count)
-
-
-def bodies(client: Client, name: str) -> list[bytes]:
-    """Take everything out of a queue."""
-    found = []
-    while (got := client.get(name, no_ack=True)) is not None:
-        found.append(body_of(got))
-    return found
 
 
 def undelivered(queue: BaseQueue) -> int:

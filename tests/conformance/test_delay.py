@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from durable_harness import DurableHarness
-from engine_harness import Client, Harness, Received, Refusal, body_of, exchange_declare, publish_frames
+from engine_harness import Client, Harness, Received, Refusal, bodies, body_of, exchange_declare, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
@@ -46,14 +46,6 @@ def held(harness: Harness, name: str = "q", lane: int = DELAYED) -> HeldMessages
 
 def held_by(harness: Harness, exchange: str = "x") -> HeldMessages:
     return harness.vhost.held[exchange]
-
-
-def bodies(client: Client, name: str = "q") -> list[bytes]:
-    """Take everything out of a queue."""
-    found = []
-    while (got := client.get(name, no_ack=True)) is not None:
-        found.append(body_of(got))
-    return found
 
 
 def headers_of(received: Received | None) -> Table:

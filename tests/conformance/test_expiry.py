@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from durable_harness import DurableHarness
-from engine_harness import Client, Harness, body_of, exchange_declare
+from engine_harness import Client, Harness, bodies, exchange_declare
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
@@ -23,14 +23,6 @@ DAY_MS = 86_400_000
 
 def ready(harness: Harness, name: str = "q") -> int:
     return int(harness.queue(name).ready_count)
-
-
-def bodies(client: Client, name: str = "q") -> list[bytes]:
-    """Take everything out of a queue."""
-    found = []
-    while (got := client.get(name, no_ack=True)) is not None:
-        found.append(body_of(got))
-    return found
 
 
 def publish(client: Client, body: bytes, expiration_ms: int | None = None, key: str = "q", mode: int = 1) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from durable_harness import DurableHarness
-from engine_harness import Client, Harness, Received, body_of, publish_frames
+from engine_harness import Client, Harness, Received, bodies, body_of, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table
@@ -20,14 +20,6 @@ REFUSING = ("reject-publish", "reject-publish-dlx")
 
 def ready(harness: Harness, name: str = "q") -> int:
     return int(harness.queue(name).ready_count)
-
-
-def bodies(client: Client, name: str = "q") -> list[bytes]:
-    """Take everything out of a queue."""
-    found = []
-    while (got := client.get(name, no_ack=True)) is not None:
-        found.append(body_of(got))
-    return found
 
 
 def confirming(client: Client) -> None:

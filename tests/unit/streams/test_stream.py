@@ -7,11 +7,12 @@ import json
 import pytest
 from durable_harness import DurableHarness
 from engine import START_MS
-from engine_harness import Client, Harness, Received, basic_consume, body_of, publish_frames
+from engine_harness import Client, Harness, basic_consume, body_of, publish_frames
+from sealing_stream import offset_of
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
-from warren.amqp.field_table import Table, Timestamp, decode_table, encode_table
+from warren.amqp.field_table import Table, Timestamp, encode_table
 from warren.msgstore.log.jobs import Errand
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.browse import Cursor, Seen, look
@@ -28,13 +29,6 @@ PAGE = 16
 ROUND = 500
 OFFSET = "x-stream-offset"
 PLENTY = 64 << 20
-
-
-def offset_of(received: Received) -> int:
-    assert received.content is not None and received.content.properties.headers is not None
-    offset = decode_table(received.content.properties.headers)[OFFSET]
-    assert isinstance(offset, int)
-    return offset
 
 
 class Long:
