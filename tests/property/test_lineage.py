@@ -117,6 +117,19 @@ def test_only_the_last_lives_are_remembered_and_the_others_are_unknown() -> None
     assert Lineage(lineage.encode()).encode() == lineage.encode()
 
 
+def test_a_life_ends_with_the_history_when_a_crash_has_lost_more_than_the_life_after_it() -> None:
+    earlier, later = b"a" * 16, b"b" * 16
+    lineage = Lineage()
+    lineage.begin(earlier, 0)
+    lineage.begin(later, 10)
+    lives = Lives([(earlier.hex(), 0), (later.hex(), 10)], 4)
+    assert lineage.diverged_at(earlier, 4, 4) == ON_PATH
+    assert lineage.diverged_at(earlier, 10, 4) == 4, "what was read is not here"
+    assert lives.maybe_divergence("s", earlier.hex(), 4) is None
+    told = lives.maybe_divergence("s", earlier.hex(), 10)
+    assert told is not None and told.offset == 4
+
+
 def test_a_life_whose_writes_were_lost_is_replaced_by_the_next() -> None:
     lineage = Lineage()
     lineage.begin(b"a" * 16, 0)

@@ -57,7 +57,7 @@ class Lives:
         """Return where the history of `name` has left that of a reader, which is at `offset`; None: it has not."""
         ends = [*self._firsts[1:], self._end]
         if life in self._lives:
-            end = ends[self._lives.index(life)]
+            end = min(ends[self._lives.index(life)], self._end)  # a crash may have lost writes of this life, too
             if offset <= end:
                 return None
             where = f"at offset {end}"

@@ -64,6 +64,8 @@ class Lineage:
             behind = ends[self.life_ids.index(life_id) + 1]
         else:
             return NOT_HERE if number > 0 else ON_PATH
+        if behind > end:
+            behind = end  # a crash has also lost writes of this life, and the next one has not written yet
         return ON_PATH if number <= behind else behind
 
     def encode(self) -> bytes:
