@@ -200,6 +200,25 @@ def test_a_message_that_is_taken_while_it_is_read_comes_once() -> None:
     waiting.drain()
 
 
+def test_a_message_that_is_settled_while_it_is_read_does_not_come() -> None:
+    waiting = Waiting()
+    waiting.fill(MANY)
+    waiting.page_out()
+    number = SHORT_HEAD_MESSAGES + 5
+    while not (waiting.log.read_jobs and waiting.backlog.middle.has(number)):
+        if waiting.log.read_jobs:
+            waiting.store.disk.run()  # pages of the index come first
+        else:
+            assert waiting.pop() is not None
+    message = waiting._on_disk(number)
+    assert waiting.backlog.remove(number)
+    waiting.log.batch.settle(waiting.index, message, number)
+    del waiting.bodies[number]
+    waiting.store.rest()
+    waiting.check()
+    waiting.drain()
+
+
 def test_a_message_has_its_number_after_everything_before_was_given_up_and_taken() -> None:
     waiting = Waiting()
     waiting.fill(MANY)
