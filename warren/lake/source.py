@@ -272,6 +272,9 @@ class DrainSource(_Ranges):
         self._owner = owner
         self._session: DrainSession | None = None
         self._claim: Claim | None = None  # the last one of this session
+        # The lives of the places that a plan may begin at. The session has those of when it was opened, and of them
+        # nothing is known about claims that were made since.
+        self._lives: dict[int, str] = {}
         self._stop: int | None = None
 
     def names(self) -> list[str]:
@@ -300,6 +303,7 @@ class DrainSource(_Ranges):
         session = self._opened()
         limits = limits or Limits()
         place = places[self.name]
+        life = self._maybe_life(place.next)
         claim = self._client.claim(
             self.name,
             self._session_name,
@@ -308,9 +312,11 @@ class DrainSource(_Ranges):
             limits.rows,
             max_bytes=limits.bytes,
             until=self._stop,
-            life=self._maybe_life(place.next),
+            life=life,
         )
         self._claim = claim
+        found = {place.next: life, claim.end: claim.life}
+        self._lives = {offset: known for offset, known in found.items() if known is not None}
         first, end = max(place.next, claim.first), claim.end
         if until is not None:
             end = until[self.name].next
@@ -322,10 +328,12 @@ class DrainSource(_Ranges):
 
     def _maybe_life(self, offset: int) -> str | None:
         """Return the life of the broker that has claimed the last offset below `offset`; None: it is not known."""
-        claim, lives = self._claim, self._opened().lives
+        claim, session = self._claim, self._opened()
+        if offset in self._lives:
+            return self._lives[offset]
         if claim is not None and claim.first < offset <= claim.end:
             return claim.life  # the claims of one call are of one life
-        return None if lives is None else lives.at(offset)
+        return None if session.lives is None or offset > session.end else session.lives.at(offset)
 
     def _place_at(self, offset: int) -> Place:
         life = self._maybe_life(offset)

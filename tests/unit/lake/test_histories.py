@@ -67,3 +67,25 @@ def test_a_drain_of_another_history_acknowledges_nothing() -> None:
         with pytest.raises(DataLoss, match="diverged at offset 10"):
             planned(DrainSource(broker, "q", "c", "test"), marks)
         assert claims.first == 0
+
+
+def test_a_drain_knows_its_life_where_nothing_was_claimed_and_where_a_step_is_repeated() -> None:
+    broker = MemoryBroker()
+    broker.life = OURS
+    queue = broker.queue("q", 20)
+    source = DrainSource(broker, "q", "c", "test")
+    places = dict(source.begin({}))
+
+    def step(until: Any = None) -> Plan:
+        found: Plan = source.plan(places, Limits(rows=10), until)
+        return found
+
+    places |= step().after
+    again = step()
+    assert [(each.first, each.end) for each in again.ranges] == [(10, 20)]
+    assert step(again.after) == again  # the step has failed, and is done again
+    places |= again.after
+    assert step().ranges == ()
+    assert step().ranges == ()
+    queue.add(5)
+    assert [(each.first, each.end) for each in step().ranges] == [(20, 25)]
