@@ -143,6 +143,29 @@ def test_selected_connections_are_closed_together_with_a_reason(ui: Ui, api: Api
     expect(ui.main.locator(".picked")).to_have_count(0)
 
 
+def test_a_consumer_is_cancelled_from_the_list_of_consumers(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    connection = amqp()
+    channel = connection.channel()
+    cancelled: list[str | None] = []
+    channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
+    for name in ("one", "two"):
+        channel.queue_declare(name)
+        channel.basic_consume(name, lambda *_: None, consumer_tag=f"of {name}")
+    api.eventually(f"/consumers/{q(vhost)}", lambda rows: len(rows) == 2 and rows[0]["channel_stats"]["idle_ms"] > 0)
+    ui.visit("consumers", vhost=vhost)
+    expect(ui.main.locator("thead")).to_contain_text("Idle")
+    ui.press("Cancel…", ui.row("one"))
+    expect(ui.dialog.locator("h2")).to_have_text("Cancel consumer of one?")
+    ui.press("Cancel consumer", ui.dialog)
+    ui.noticed("Consumer of one is cancelled.")
+    expect(ui.row("one")).to_have_count(0)
+    expect(ui.row("two")).to_have_count(1)
+    while not cancelled:
+        connection.process_data_events(20)
+    assert cancelled == ["of one"]
+    assert ui.overflow() == 0
+
+
 def test_the_connection_of_a_slow_consumer_is_closed_from_the_list_of_consumers(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:

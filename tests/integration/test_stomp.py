@@ -94,6 +94,20 @@ def test_messages_pass_between_stomp_and_amqp(broker: WarrenProcess, client: Sto
         assert amqp.channel().basic_get("other", auto_ack=True)[2] == b"y" * 500_000
 
 
+def test_a_subscription_is_not_cancelled_from_outside(broker: WarrenProcess, client: StompSocket) -> None:
+    client.send("SUBSCRIBE", destination="/queue/kept", id="0", receipt="subscribed")
+    assert client.take().command == "RECEIPT"
+    api = Api(broker.http_port)
+    (row,) = api.eventually("/consumers/%2F?queue=kept", lambda rows: rows if len(rows) == 1 else None)
+    channel = row["channel_details"]
+    segments = (channel["connection_name"], str(channel["number"]), row["consumer_tag"])
+    path = "/consumers/%2F/" + "/".join(quote(each, safe="") for each in segments)
+    status, _, reason = api.ask("DELETE", path).refusal
+    assert (status, reason) == (400, "a client of this protocol cannot be told that; close its connection instead")
+    assert len(api.get("/consumers/%2F?queue=kept")) == 1
+    api.close()
+
+
 def test_a_connection_is_listed_with_its_protocol_and_closed(broker: WarrenProcess, client: StompSocket) -> None:
     api = Api(broker.http_port)
     (row,) = api.eventually("/connections", lambda rows: rows if len(rows) == 1 else None)  # others are going

@@ -78,6 +78,7 @@ def linear(reason: str, route: str, target: str, body: Any = None) -> None:
 
 PAGE: Final = "page=1&page_size=10"
 CONNECTION: Final = "127.0.0.1%3A10003%20-%3E%20127.0.0.1%3A5672"
+CONSUMING: Final = "127.0.0.1%3A10002%20-%3E%20127.0.0.1%3A5672"
 CLOSED: Final = "a connection that is closed tells its peer in the same turn, and ends what its channels have at once"
 QUOTA: Final = "the drains of a vhost are counted for the quota, which they are bounded by"
 SHORT: Final = "users, permissions, parameters and policies are described at once: administrators make them"
@@ -434,6 +435,7 @@ one("DELETE /api/warren/session", "/api/warren/session")
 
 listed("POST /api/users/bulk-delete", "/api/users/bulk-delete", {"users": ["u1", "u2", "u3"]})
 listed("DELETE /api/queues/{vhost}/{queue}", "/api/queues/%2F/many")
+sought("DELETE /api/consumers/{vhost}/{connection}/{number}/{consumer}", f"/api/consumers/%2F/{CONSUMING}/1/c")
 sought("DELETE /api/connections/{connection}", f"/api/connections/{CONNECTION}")
 linear(CLOSED, "DELETE /api/connections/username/{user}", "/api/connections/username/busy")
 linear(CLOSED, f"DELETE {_V}", "/api/vhosts/%2F")

@@ -41,6 +41,7 @@ FRAMING_ERROR: Final = "amqp:connection:framing-error"
 WINDOW_VIOLATION: Final = "amqp:session:window-violation"
 HANDLE_IN_USE: Final = "amqp:session:handle-in-use"
 UNATTACHED_HANDLE: Final = "amqp:session:unattached-handle"
+DETACH_FORCED: Final = "amqp:link:detach-forced"
 TRANSFER_LIMIT: Final = "amqp:link:transfer-limit-exceeded"
 MESSAGE_SIZE: Final = "amqp:link:message-size-exceeded"
 
@@ -62,6 +63,7 @@ _REPLY_CODES: Final[dict[str, int]] = {
     TRANSFER_LIMIT: RESOURCE_ERROR,
     MESSAGE_SIZE: RESOURCE_ERROR,
     WINDOW_VIOLATION: RESOURCE_ERROR,
+    DETACH_FORCED: CONNECTION_FORCED,
 }
 
 

@@ -27,6 +27,7 @@ from warren.amqp10.conversion import Body, Sections, annotations_to_keep
 from warren.amqp10.dispositions import DispositionRun, DrainRun, LinkEnd, Outcomes, accepted, settled_frame
 from warren.amqp10.error_conditions import (
     DELETED,
+    DETACH_FORCED,
     ILLEGAL_STATE,
     INVALID_FIELD,
     LIMIT_EXCEEDED,
@@ -124,16 +125,21 @@ class Amqp10Session(Session):
             self.top_up(run.link)
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        link = self.links.get(int(consumer.tag.removeprefix(TAG_PREFIX)))
-        if isinstance(link, SendingLink) and link.consumer is consumer and not link.is_gone:
-            text = f"the queue '{consumer.queue.name}' is gone, or the right to read it"
-            self.fail_link(link, LinkError(DELETED, text))
+        text = f"the queue '{consumer.queue.name}' is gone, or the right to read it"
+        self._detach_consumer(consumer, LinkError(DELETED, text))
 
     def give_up_consumer(self, consumer: Consumer, explanation: str) -> bool:
+        self._detach_consumer(consumer, LinkError(LIMIT_EXCEEDED, explanation))
+        return True
+
+    def end_consumer(self, consumer: Consumer, reason: str) -> bool:
+        self._detach_consumer(consumer, LinkError(DETACH_FORCED, reason))
+        return True
+
+    def _detach_consumer(self, consumer: Consumer, error: LinkError) -> None:
         link = self.links.get(int(consumer.tag.removeprefix(TAG_PREFIX)))
         if isinstance(link, SendingLink) and link.consumer is consumer and not link.is_gone:
-            self.fail_link(link, LinkError(LIMIT_EXCEEDED, explanation))
-        return True
+            self.fail_link(link, error)
 
     def drop_content(self) -> None:
         self.shared.inbound.let_go(self)

@@ -142,7 +142,7 @@ def cancel(channel: Session, method: m.BasicCancel) -> None:
 
 
 def drop_consumer(channel: Session, consumer: Consumer) -> None:
-    """Remove a consumer at the end of `channel`, if it has not gone by itself."""
+    """Remove a consumer, if it has not gone by itself: at the end of `channel`, or for an operator."""
     if consumer.tag in channel.ledger.consumers:
         _remove(channel, consumer)
 
@@ -208,6 +208,24 @@ def cancel_by_broker(channel: Session, consumer: Consumer) -> None:
     channel.connection.broker.watchers.consumer_deleted(consumer)
     consumer_lost(channel, consumer)
     _leave_queue(channel, consumer)
+
+
+def cancel_by_operator(channel: Session, consumer: Consumer, reason: str) -> bool:
+    """Cancel `consumer` for an operator; False: the protocol of its peer has no way to say that."""
+    if not channel.end_consumer(consumer, reason):
+        return False
+    connection = channel.connection
+    fields: dict[str, object] = {
+        "peer": connection.origin.peer,
+        "user": connection.login.user_name,
+        "vhost": connection.login.vhost_name,
+        "channel": int(channel.number),
+        "queue": consumer.queue.name,
+        "consumer_tag": consumer.tag,
+        "reason": reason,
+    }
+    connection.broker.note("info", "consumer.cancelled", fields)
+    return True
 
 
 def limit_prefetch(channel: Session, method: m.BasicQos) -> None:

@@ -121,6 +121,13 @@ class Session:
         """Cancel a consumer that did not answer in time; False: the peer cannot be told that."""
         return False
 
+    def end_consumer(self, consumer: Consumer, reason: str) -> bool:
+        """Cancel a consumer for an operator, and tell the peer; False: its protocol can only end the whole session.
+
+        What the consumer has not answered is still the peer's to answer, where the protocol allows that.
+        """
+        return False
+
     def drop_content(self) -> None:
         """Forget a content received in part: the session or its peer ends."""
         raise AssertionError("overridden")

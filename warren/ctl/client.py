@@ -416,6 +416,8 @@ def _thing(method: str, segments: tuple[str, ...]) -> str:
     match kind, names:
         case "bindings", [vhost, _, source, _, destination, *_]:
             return f'binding from "{source}" to "{destination}" in vhost "{vhost}"'
+        case "consumers", [vhost, connection, channel, tag]:
+            return f'consumer "{tag}" on channel {channel} of connection "{connection}" in vhost "{vhost}"'
         case "parameters", [component, vhost, *name]:
             what, names = f"parameter of {component}", [vhost, *name]
         case (("federation-links" | "lake" | "shovels"), ["vhost", *rest]):

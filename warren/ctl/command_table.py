@@ -158,7 +158,11 @@ GROUPS: Final = (
     Group("MQTT", "list_mqtt_sessions list_retained", "listings"),
     Group("MQTT", "end_mqtt_session clear_retained", "mqtt"),
     Group("Connections", "list_connections list_channels list_consumers", "listings"),
-    Group("Connections", "close_connection close_all_connections close_all_user_connections", "connections"),
+    Group(
+        "Connections",
+        "cancel_consumer close_connection close_all_connections close_all_user_connections",
+        "connections",
+    ),
     Group("Definitions", "export_definitions import_definitions", "definitions"),
     Group("Backup", "backup", "backup"),
     Group("Shovels and federation", "list_shovels federation_status", "listings"),

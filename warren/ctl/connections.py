@@ -1,4 +1,4 @@
-"""Commands that close connections of clients."""
+"""Commands that close connections of clients, and cancel their consumers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,27 @@ _Reason = Annotated[str, typer.Argument(metavar="REASON", help="What the client 
 _DEFAULT_REASON: Final = "Closed by warren ctl"
 
 
+_Channel = Annotated[
+    int, typer.Argument(metavar="CHANNEL", help="The number of its channel, as in list_consumers number")
+]
+_Tag = Annotated[str, typer.Argument(metavar="CONSUMER_TAG", help="Its tag, as in list_consumers consumer_tag")]
+
+
 def close_connection(context: typer.Context, connection: _Connection, reason: _Reason = _DEFAULT_REASON) -> None:
     """Close one connection."""
     current = session(context)
     current.client.delete("connections", connection, headers={"X-Reason": _header(reason)})
     current.out.say(f'Closed connection "{connection}"')
+
+
+def cancel_consumer(
+    context: typer.Context, connection: _Connection, channel: _Channel, tag: _Tag, reason: _Reason = _DEFAULT_REASON
+) -> None:
+    """Cancel one consumer; its connection stays open (Warren)."""
+    current = session(context)
+    headers = {"X-Reason": _header(reason)}
+    current.client.delete("consumers", current.vhost, connection, str(channel), tag, headers=headers)
+    current.out.say(f'Cancelled consumer "{tag}"')
 
 
 def close_all_connections(
@@ -74,6 +90,7 @@ def _header(text: str) -> str:
 
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "cancel_consumer": cancel_consumer,
     "close_connection": close_connection,
     "close_all_connections": close_all_connections,
     "close_all_user_connections": close_all_user_connections,

@@ -156,7 +156,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     # connections
     "list_connections": ("list_connections user peer_host state",),
     "list_channels": ("list_channels --sort messages_unacknowledged --reverse",),
-    "list_consumers": ("-p shop list_consumers",),
+    "list_consumers": (
+        "-p shop list_consumers",
+        "-p shop list_consumers queue_name connection number consumer_tag idle_ms",
+    ),
+    "cancel_consumer": ("-p shop cancel_consumer '127.0.0.1:40112 -> 127.0.0.1:5672' 1 ctag1.a4 'it hangs'",),
     "close_connection": ("close_connection '127.0.0.1:40112 -> 127.0.0.1:5672' 'maintenance'",),
     "close_all_connections": ("-p shop close_all_connections 'maintenance'",),
     "close_all_user_connections": ("close_all_user_connections clerk 'moved'",),

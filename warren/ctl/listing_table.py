@@ -130,7 +130,9 @@ LISTINGS: Final = (
             "queue_name": "queue.name",
             "channel_pid": "channel_details.name",
             "connection": "channel_details.connection_name",
+            "number": "channel_details.number",
             "user": "channel_details.user",
+            "idle_ms": "channel_stats.idle_ms",
         },
     ),
     Listing(

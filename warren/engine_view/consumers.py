@@ -1,4 +1,4 @@
-"""Consumers: rows, and what they owe.
+"""Consumers: rows, what they owe, and cancelling them.
 
 1. The oldest unanswered delivery of a consumer is looked for among the oldest `LOOK_DELIVERIES` of its channel, once
    for an answer (`DeliveryAges`): a channel may have 10,000 consumers and half a million deliveries.
@@ -12,9 +12,11 @@ from typing import Final, cast
 import msgspec
 
 from warren.channels.broker import Broker
+from warren.channels.consuming import cancel_by_operator
+from warren.channels.peer import Peer
 from warren.channels.session import Session
 from warren.engine_view.connections import ChannelEnds, channel_ends, channel_name
-from warren.engine_view.refs import ChannelRef, ConsumerRef
+from warren.engine_view.refs import ChannelRef, ConnectionRef, ConsumerRef
 from warren.queues.delivery import Consumer, DeliveryLedger
 
 LOOK_DELIVERIES: Final = 4096
@@ -63,7 +65,7 @@ def _key(key: Callable[[Consumer], object]) -> Callable[[ConsumerRef], object]:
 
 
 class Consumers:
-    """The consumers of one engine."""
+    """The consumers of one engine. `settle` ends the turn of a command."""
 
     # Fields by which lists are filtered and sorted without a row of each item.
     KEYS: Final[Mapping[str, Callable[[ConsumerRef], object]]] = {
@@ -78,8 +80,18 @@ class Consumers:
         "messages_unacknowledged": _key(lambda each: int(each.outstanding)),
     }
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, settle: Callable[[], None]) -> None:
         self._broker = broker
+        self._settle = settle
+
+    def maybe(self, connection: ConnectionRef, number: int, tag: str) -> ConsumerRef | None:
+        """Return the consumer with this tag on the channel with this number of `connection`."""
+        assert isinstance(connection, Peer)
+        channel = connection.channels.get(number)
+        if not isinstance(channel, Session) or not channel.is_open():
+            return None
+        consumer = channel.ledger.consumers.get(tag)
+        return None if consumer is None else ConsumerRef(consumer)
 
     def row(self, ref: ConsumerRef) -> ConsumerRow:
         """Return a consumer."""
@@ -126,6 +138,15 @@ class Consumers:
     def ages(self) -> DeliveryAges:
         """Return what knows how long deliveries have waited, for one answer."""
         return DeliveryAges(self._broker)
+
+    def cancel(self, ref: ConsumerRef, reason: str) -> bool:
+        """Cancel a consumer of a client; False: its protocol has no way to tell the client."""
+        assert isinstance(ref, Consumer)
+        channel = ref.owner
+        assert isinstance(channel, Session)
+        cancelled = cancel_by_operator(channel, ref, reason)
+        self._settle()
+        return cancelled
 
 
 class DeliveryAges:

@@ -89,7 +89,7 @@ class EngineView:
         self.vhosts = Vhosts(broker.vhosts)
         self.queues = Queues(broker, settle)
         self.bindings = Bindings(broker.vhosts)
-        self.consumers = Consumers(broker)
+        self.consumers = Consumers(broker, settle)
         self.exchanges = Exchanges(broker.vhosts)
         self.connections = Connections(broker, settle)
         self.parameters = Parameters(broker.parameters)

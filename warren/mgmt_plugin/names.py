@@ -9,9 +9,10 @@ from typing import Final
 from warren.engine_view.engine_view import EngineView
 from warren.engine_view.refs import ConnectionRef, QueueRef
 from warren.mgmt_plugin.listing import MANY, in_order
-from warren.mgmt_plugin.routes import Call, not_found
+from warren.mgmt_plugin.routes import Access, Call, not_authorised, not_found
 
 DEFAULT_NAME: Final = "amq.default"
+CLOSED_BY_MANAGEMENT: Final = "Closed via management plugin"
 
 
 def cluster_id(view: EngineView) -> str:
@@ -69,6 +70,46 @@ def visible_connections(call: Call, view: EngineView) -> list[ConnectionRef]:
     """Return the client connections that the user may see: a monitor all, others their own, of a vhost if asked."""
     own = None if call.operator.is_monitor else call.operator.name
     return view.connections.known(user=own, vhost=call.params.get("vhost"))
+
+
+def the_connection(call: Call, view: EngineView) -> ConnectionRef:
+    """Return the connection of the path, to describe it.
+
+    Raises:
+        HttpError: 404; 401, it belongs to another user.
+    """
+    connection = view.connections.maybe_named(call.params["connection"])
+    if connection is None:
+        raise not_found()
+    if not call.operator.is_monitor and view.connections.user(connection) != call.operator.name:
+        raise not_authorised(Access.POLICYMAKER.value)
+    return connection
+
+
+def the_connection_to_close(call: Call, view: EngineView) -> ConnectionRef:
+    """Return the connection of the path, to close it or to end something on it.
+
+    Raises:
+        HttpError: 404; 401, it belongs to another user.
+    """
+    connection = the_connection(call, view)
+    check_may_close(call, view.connections.user(connection))
+    return connection
+
+
+def check_may_close(call: Call, user: str) -> None:
+    """Make sure that the connections of `user` may be closed: an administrator may, and everybody their own.
+
+    Raises:
+        HttpError: 401.
+    """
+    if not call.operator.is_administrator and user != call.operator.name:
+        raise not_authorised(Access.POLICYMAKER.value)
+
+
+def reason_to_close(call: Call) -> str:
+    """Return what the client is told, and the log."""
+    return call.request.headers.get("x-reason") or CLOSED_BY_MANAGEMENT
 
 
 def the_vhost(call: Call) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pika
 import pika.exceptions
 import pytest
-from broker_process import WarrenProcess
+from broker_process import WarrenProcess, wait_until
 
 from .client import Api, Place, q
 from .conftest import Connect
@@ -92,7 +92,7 @@ def test_a_channel_shows_what_is_on_it(place: Place, amqp: Connect) -> None:
     (consumer,) = consumers = place.api.get(f"/consumers/{place.v}")
     assert consumer["channel_details"]["number"] == 7
     assert consumer["messages_unacknowledged"] == 1
-    assert consumer["channel_stats"].keys() == {"consumers", "deliver_rate", "ack_rate"}
+    assert consumer["channel_stats"].keys() == {"consumers", "deliver_rate", "ack_rate", "idle_ms"}
     in_full = place.api.get(f"/queues/{place.v}/q")["consumer_details"]
     for each in (*consumers, *in_full):
         assert each.pop("oldest_unacknowledged_ms") >= 0
@@ -121,6 +121,95 @@ def test_consumers_are_listed_of_a_queue_by_what_they_owe(place: Place, amqp: Co
     assert found["filtered_count"] == 3
     assert found["items"][2]["consumer_tag"] == "of c"
     assert place.api.ask("GET", f"/consumers/{place.v}?queue=nosuch").status == 404
+
+
+def test_a_consumer_whose_channel_rests_becomes_idle(place: Place, amqp: Connect) -> None:
+    resting, busy = amqp().channel(), amqp().channel()
+    for name, channel in (("calm", resting), ("busy", busy)):
+        channel.queue_declare(name)
+        channel.basic_consume(name, lambda *arguments: None)
+    by_idle = f"/consumers/{place.v}?sort=channel_stats.idle_ms&sort_reverse=true"
+
+    def is_told(rows: list[dict[str, Any]]) -> bool:
+        busy.basic_publish("", "busy", b"x")
+        return len(rows) == 2 and rows[0]["channel_stats"]["idle_ms"] > 0 and rows[1]["channel_stats"]["idle_ms"] == 0
+
+    rows = place.api.eventually(by_idle, is_told)
+    assert [each["queue"]["name"] for each in rows] == ["calm", "busy"]
+
+
+def consumer_path(api: Api, place: Place, tag: str) -> str:
+    """Return the path of a consumer, as soon as it is listed."""
+    rows = api.eventually(f"/consumers/{place.v}", lambda rows: [row for row in rows if row["consumer_tag"] == tag])
+    (channel,) = [row["channel_details"] for row in rows if row["consumer_tag"] == tag]
+    return f"/consumers/{place.v}/{q(channel['connection_name'])}/{channel['number']}/{q(tag)}"
+
+
+def test_one_consumer_is_cancelled_and_its_client_is_told(broker: WarrenProcess, place: Place, amqp: Connect) -> None:
+    connection = amqp()
+    channel = connection.channel(3)
+    channel.queue_declare("q")
+    cancelled: list[str | None] = []
+    channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
+    got: list[tuple[str | None, bytes]] = []
+    for tag in ("hangs/%", "goes on"):
+        channel.basic_consume(
+            "q", lambda _, method, __, body: got.append((method.consumer_tag, body)), consumer_tag=tag
+        )
+    path = consumer_path(place.api, place, "hangs/%")
+    assert place.api.ask("DELETE", path, None, {"X-Reason": "it hangs"}).status == 204
+    assert [row["consumer_tag"] for row in place.api.get(f"/consumers/{place.v}")] == ["goes on"]
+    while not cancelled:
+        connection.process_data_events(20)
+    assert cancelled == ["hangs/%"]
+    for body in (b"1", b"2"):
+        channel.basic_publish("", "q", body)
+    while len(got) < 2:
+        connection.process_data_events(20)
+    assert got == [("goes on", b"1"), ("goes on", b"2")]
+    assert place.api.ask("DELETE", path).status == 404
+    wait_until(lambda: path.removeprefix("/consumers/") in broker.log(), "a line of audit")
+    (line,) = [line for line in broker.log().splitlines() if "consumer.cancelled" in line and place.vhost in line]
+    assert "it hangs" in line and "hangs/%" in line
+
+
+def test_a_consumer_is_sought_where_the_path_says(place: Place, amqp: Connect) -> None:
+    channel = amqp().channel()
+    channel.queue_declare("q")
+    channel.basic_consume("q", lambda *arguments: None, consumer_tag="c")
+    path = consumer_path(place.api, place, "c")
+    before, number, tag = path.rsplit("/", 2)
+    connection = before.rpartition("/")[2]
+    for wrong, status in (
+        (f"{before}/{number}/other", 404),
+        (f"{before}/2/{tag}", 404),
+        (f"{before}/-1/{tag}", 404),
+        (f"{before}/one/{tag}", 400),
+        (f"/consumers/{place.v}/nosuch/{number}/{tag}", 404),
+        (f"/consumers/nosuch/{connection}/{number}/{tag}", 404),
+        (f"/consumers/%2F/{connection}/{number}/{tag}", 404),
+    ):
+        assert place.api.ask("DELETE", wrong).status == status, wrong
+    assert len(place.api.get(f"/consumers/{place.v}")) == 1
+
+
+def test_who_may_close_a_connection_may_cancel_its_consumers(place: Place, amqp: Connect) -> None:
+    owner = place.user("owner", "management")
+    channel = amqp("owner", "x").channel()
+    channel.queue_declare("q")
+    for tag in ("first", "second"):
+        channel.basic_consume("q", lambda *arguments: None, consumer_tag=tag)
+    first, second = consumer_path(owner, place, "first"), consumer_path(owner, place, "second")
+    for other in (
+        place.user("policymaker", "policymaker"),
+        place.user("monitor", "monitoring"),
+        place.user("untagged", ""),
+        place.user("stranger", "management", None),
+    ):
+        assert other.ask("DELETE", first).status == 401
+    assert owner.delete(first) == 204
+    assert place.user("chief", "administrator", None).delete(second) == 204
+    assert place.api.get(f"/consumers/{place.v}") == []
 
 
 # --- live changes -----------------------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ NAMES: Final = {
     "limit": "max-connections",
     "lane": "delayed",
     "props": "k",
+    "number": "1",
+    "consumer": "eater",
 }
 # A check that finds something wrong says so with 503.
 CHECKS: Final = ("/api/health/checks/", "/health")
@@ -53,6 +55,7 @@ class Target:
         self.v = q(VHOST)
         self.names = dict(NAMES)
         self._connection: pika.BlockingConnection | None = None
+        self._channel: Any = None
 
     def prepare(self) -> None:
         """Make again what is missing."""
@@ -80,11 +83,13 @@ class Target:
     def _connect(self) -> None:
         if self._connection is None or not self._alive(self._connection):
             self._connection = connect(self.process.amqp_port, VHOST)
-            self._connection.channel().basic_consume("q", lambda *_: None, consumer_tag="eater")
+            self._channel = self._connection.channel()
             # One that was closed is listed until the broker has read the answer of its client.
             (known,) = self.api.eventually("/connections?columns=name,vhost", lambda rows: len(rows) == 1)
             self.names["connection"] = known["name"]
             self.names["channel"] = known["name"] + " (1)"
+        if "eater" not in self._channel.consumer_tags:
+            self._channel.basic_consume("q", lambda *_: None, consumer_tag="eater")
 
     @staticmethod
     def _alive(connection: pika.BlockingConnection) -> bool:

@@ -14,6 +14,8 @@ from warren.amqp10.conversion import ANNOTATIONS_MAX_BYTES
 from warren.amqp10.dispositions import ANNOTATED_MAX_BYTES
 from warren.amqp10.performatives import ACCEPTED, MODIFIED, RECEIVED, REJECTED, RELEASED, described
 from warren.amqp10.values import Array, Described, Symbol, Timestamp, UByte, UInt, ULong, Uuid
+from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import QueueRef
 from warren.queues.delay import DELAY_MAX_MS
 
 from .test_publishing import error_of
@@ -427,6 +429,17 @@ def test_a_link_is_detached_when_it_does_not_answer_in_time(harness: Harness) ->
     queue = harness.queue("slow")
     assert (queue.ready_count, queue.unacked_count, len(queue.consumers)) == (2, 0, 0)
     assert client.settle(0, 1, ACCEPTED) == []
+
+
+def test_a_link_is_detached_when_an_operator_cancels_its_consumer(harness: Harness) -> None:
+    client = receiving(harness, credit=3)
+    view = EngineView(harness.broker, harness.settle)
+    (consumer,) = view.queues.consumers(QueueRef(harness.queue("q")))
+    assert view.consumers.cancel(consumer, "enough")
+    (detach,) = client.take()
+    assert error_of(detach) == "amqp:link:detach-forced"
+    assert client.send(0x16, [UInt(0), True]) == []
+    assert not harness.queue("q").consumers
 
 
 def test_a_dynamic_source_is_a_queue_of_the_connection_that_goes_with_its_link(harness: Harness) -> None:

@@ -282,6 +282,11 @@ CASES = (
         stdin="piped",
     ),
     Case(
+        ["cancel_consumer", "-p", "v", "1.2.3.4:5 -> 6:7", "1", "c/1"],
+        ("DELETE", "consumers/v/1.2.3.4%3A5%20-%3E%206%3A7/1/c%2F1", None),
+        'Cancelled consumer "c/1"',
+    ),
+    Case(
         ["close_connection", "1.2.3.4:5 -> 6:7", "go\naway"],
         ("DELETE", "connections/1.2.3.4%3A5%20-%3E%206%3A7", None),
         'Closed connection "1.2.3.4:5 -> 6:7"',
@@ -418,6 +423,7 @@ def test_connections_that_go_by_themselves_are_not_counted(api: FakeApi, ctl: Ct
         ["change_password", "", "secret"],
         ["set_user_tags", ""],
         ["close_connection", ""],
+        ["cancel_consumer", "c", "x", "t"],
         ["bind", "", "q"],
         ["clear_parameter", "shovel", ""],
         ["set_parameter", "c", "n", "x"],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from engine_harness import Harness
+from engine_harness import Client, Harness
+from mqtt_harness import mqtt_client
 
 from warren.amqp import methods as m
 from warren.engine_view.engine_view import EngineView
+from warren.engine_view.refs import ConnectionRef, ConsumerRef
 
 
 class Viewed:
@@ -67,6 +69,63 @@ def test_a_reference_says_when_its_object_is_gone() -> None:
     viewed.harness.settle()
     assert view.queues.is_gone(queue) and view.consumers.is_gone(consumer) and told == [("/", "q")]
     assert view.connections.is_gone(connection) and view.connections.is_channel_gone(channel)
+
+
+def cancelled(viewed: Viewed, client: Client, tag: str, reason: str = "it hangs") -> bool:
+    """Cancel a consumer of `client` on channel 1 by the view."""
+    connection = ConnectionRef(client.connection)
+    consumer = viewed.view.consumers.maybe(connection, 1, tag)
+    assert consumer is not None
+    found = viewed.view.consumers.cancel(consumer, reason)
+    assert viewed.view.consumers.maybe(connection, 1, tag) is None or not found
+    return found
+
+
+def test_a_consumer_is_cancelled_and_its_client_told_once() -> None:
+    viewed = Viewed()
+    client, queue = viewed.client, viewed.harness.queue("q")
+    assert cancelled(viewed, client, "c")
+    assert client.expect(m.BasicCancel) == m.BasicCancel("c", True)
+    client.nothing()
+    assert (viewed.settled, len(queue.consumers), queue.unacked_count) == (1, 0, 1)
+    client.send(1, m.BasicAck(1, False))
+    assert queue.unacked_count == 0
+    (notice,) = [notice for notice in viewed.harness.notices if notice.event == "consumer.cancelled"]
+    assert (notice.fields["queue"], notice.fields["consumer_tag"], notice.fields["reason"]) == ("q", "c", "it hangs")
+
+
+def test_a_client_that_does_not_understand_it_is_cancelled_without_a_word() -> None:
+    viewed = Viewed()
+    client = viewed.harness.client(capabilities=())
+    client.open(1)
+    client.declare("short", auto_delete=True)
+    client.consume("short", "mute")
+    client.take()
+    assert cancelled(viewed, client, "mute")
+    client.nothing()
+    assert "short" not in viewed.harness.vhost.queues
+
+
+def test_a_cancelled_consumer_of_replies_takes_its_queue_with_it() -> None:
+    viewed = Viewed()
+    client = viewed.harness.channel()
+    client.consume("amq.rabbitmq.reply-to", "replies", no_ack=True)
+    client.take()
+    assert len(viewed.harness.vhost.reply_queues) == 1
+    assert cancelled(viewed, client, "replies")
+    assert client.expect(m.BasicCancel) == m.BasicCancel("replies", True)
+    assert not viewed.harness.vhost.reply_queues
+    client.consume("amq.rabbitmq.reply-to", "again", no_ack=True)
+
+
+def test_a_protocol_without_a_word_for_it_keeps_its_consumer() -> None:
+    viewed = Viewed()
+    client = mqtt_client(viewed.harness)
+    client.subscribe("t", qos=1)
+    consumers = [each for name, queue in viewed.harness.vhost.queues.items() if name != "q" for each in queue.consumers]
+    (consumer,) = consumers
+    assert not viewed.view.consumers.cancel(ConsumerRef(consumer), "it hangs")
+    assert not consumer.gone and "consumer.cancelled" not in viewed.harness.events()
 
 
 def test_a_sorted_list_is_kept_until_the_queues_change() -> None:

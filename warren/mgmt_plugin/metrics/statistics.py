@@ -385,6 +385,11 @@ class Statistics:
             return None
         return datetime.fromtimestamp(changed_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
+    def idle_ms(self, item: object) -> int:
+        """Return for how long nothing has happened to an object, as exact as the ticks; 0 while something does."""
+        now_ms = self.clock.time_ms
+        return max(0, now_ms - self._changed_ms.get(item, now_ms))
+
     def watch(self, item: object, fields: tuple[str, ...]) -> None:
         """Somebody looks at `item`: have it keep its past."""
         if item in self._kept:

@@ -15,21 +15,16 @@ from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.metrics.statistics import RANGE_QUERY, Ranges, Statistics
-from warren.mgmt_plugin.names import visible_connections
+from warren.mgmt_plugin.names import (
+    check_may_close,
+    reason_to_close,
+    the_connection,
+    the_connection_to_close,
+    visible_connections,
+)
 from warren.mgmt_plugin.resources.consumers import ConsumerDescriber
-from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, not_authorised, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, not_found
 from warren.mgmt_plugin.terms import value_to_json
-
-CLOSED_BY_MANAGEMENT: Final = "Closed via management plugin"
-
-
-def _may_close(call: Call, user: str) -> bool:
-    return call.operator.is_administrator or user == call.operator.name
-
-
-def _reason(call: Call) -> str:
-    return call.request.headers.get("x-reason") or CLOSED_BY_MANAGEMENT
-
 
 # What RabbitMQ tells of TLS, and the engine does not know.
 _NOT_KNOWN: Final = (
@@ -89,38 +84,21 @@ class ConnectionHandlers(Handlers):
         describe = partial(self.describe_connection, ranges=ranges)
         return await answer_list(call, connections, describe, keys, self._connections.is_gone)
 
-    def the_connection(self, call: Call) -> ConnectionRef:
-        """Return the connection of the path.
-
-        Raises:
-            HttpError: 404; 401, it belongs to another user.
-        """
-        connection = self._connections.maybe_named(call.params["connection"])
-        if connection is None:
-            raise not_found()
-        if not call.operator.is_monitor and self._connections.user(connection) != call.operator.name:
-            raise not_authorised(Access.POLICYMAKER.value)
-        return connection
-
     async def show_connection(self, call: Call) -> Described:
-        connection = self.the_connection(call)
+        connection = the_connection(call, self._view)
         self._statistics.watch(connection, CONNECTION_FIELDS)
         return self.describe_connection(connection, Ranges.of(call.query))
 
     async def close_connection(self, call: Call) -> None:
-        connection = self.the_connection(call)
-        if not _may_close(call, self._connections.user(connection)):
-            raise not_authorised(Access.POLICYMAKER.value)
-        self._connections.close(connection, _reason(call))
+        self._connections.close(the_connection_to_close(call, self._view), reason_to_close(call))
 
     async def list_user_connections(self, call: Call) -> Response:
         return await self._answer_connections(call, self._of_user(call))
 
     async def close_user_connections(self, call: Call) -> None:
-        if not _may_close(call, call.params["user"]):
-            raise not_authorised(Access.POLICYMAKER.value)
+        check_may_close(call, call.params["user"])
         for connection in self._of_user(call):
-            self._connections.close(connection, _reason(call))
+            self._connections.close(connection, reason_to_close(call))
             await give_way()
 
     def _of_user(self, call: Call) -> list[ConnectionRef]:
@@ -135,7 +113,7 @@ class ConnectionHandlers(Handlers):
         return await self._answer_channels(call, visible_connections(call, self._view))
 
     async def list_connection_channels(self, call: Call) -> Response:
-        return await self._answer_channels(call, [self.the_connection(call)])
+        return await self._answer_channels(call, [the_connection(call, self._view)])
 
     async def _answer_channels(self, call: Call, connections: list[ConnectionRef]) -> Response:
         channels = self._connections.channels_of(connections)
@@ -160,10 +138,10 @@ class ConnectionHandlers(Handlers):
         return described
 
     async def list_subscriptions(self, call: Call) -> Rows:
-        return Rows(self._connections.subscriptions(self.the_connection(call)), self._connections.subscription)
+        return Rows(self._connections.subscriptions(the_connection(call, self._view)), self._connections.subscription)
 
     async def list_sessions(self, call: Call) -> list[Described]:
-        self.the_connection(call)
+        the_connection(call, self._view)
         return []  # sessions are AMQP 1.0's
 
     ROUTES: ClassVar = (

@@ -1,7 +1,9 @@
-"""Consumers: listed and described, with what they owe.
+"""Consumers: listed and described, with what they owe, and cancelled.
 
-1. The engine counts deliveries and acks of channels, not of consumers: a row has the rates of its channel, with the
-   number of consumers that share them.
+1. The engine counts deliveries and acks of channels, not of consumers: a row has the rates of its channel, and for how
+   long nothing has happened there, with the number of consumers that share them.
+2. To cancel a consumer takes the right to close its connection: that is asked for here, since the route lets all
+   through who may see the vhost. An administrator need not have permissions in it.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from warren.engine_view.counters import CHANNEL_STATS
 from warren.engine_view.engine_view import EngineView
 from warren.engine_view.refs import ConsumerRef
 from warren.mgmt_plugin.http.json_pieces import Rows
+from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.metrics.statistics import Statistics
-from warren.mgmt_plugin.names import visible_queues
-from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, not_found
+from warren.mgmt_plugin.names import reason_to_close, the_connection_to_close, visible_queues
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.mgmt_plugin.terms import table_to_json
 
 
@@ -30,6 +33,7 @@ class ConsumerDescriber:
     def __init__(self, view: EngineView, statistics: Statistics) -> None:
         self._consumers = view.consumers
         self._rate = statistics.rate
+        self._idle_ms = statistics.idle_ms
         self._ages = view.consumers.ages()
 
     def describe(self, consumer: ConsumerRef) -> Described:
@@ -52,6 +56,7 @@ class ConsumerDescriber:
                 "consumers": row.sharing,
                 "deliver_rate": self.deliver_rate(consumer),
                 "ack_rate": 0.0 if channel is None else self._rate(channel, CHANNEL_STATS, "ack"),
+                "idle_ms": self.idle_ms(consumer),
             },
         }
         if row.next_offset is not None:
@@ -70,12 +75,18 @@ class ConsumerDescriber:
             return 0.0
         return self._rate(channel, CHANNEL_STATS, "deliver_no_ack" if no_ack else "deliver")
 
+    def idle_ms(self, consumer: ConsumerRef) -> int:
+        """Return for how long nothing was published, delivered or acknowledged on its channel."""
+        channel, _ = self._consumers.channel(consumer)
+        return 0 if channel is None else self._idle_ms(channel)
+
     def keys(self) -> dict[str, Callable[[ConsumerRef], object]]:
         """Return the fields by which consumers can be sorted without a description."""
         return {
             **self._consumers.KEYS,
             "oldest_unacknowledged_ms": self._ages.maybe_oldest_ms,
             "channel_stats.deliver_rate": self.deliver_rate,
+            "channel_stats.idle_ms": self.idle_ms,
         }
 
     def rows(self, consumers: list[ConsumerRef]) -> Rows:
@@ -106,6 +117,21 @@ class ConsumerHandlers(Handlers):
         describer = ConsumerDescriber(view, self._statistics)
         return await answer_list(call, consumers, describer.describe, describer.keys(), view.consumers.is_gone)
 
+    async def cancel_consumer(self, call: Call) -> None:
+        view = self._view
+        connection = the_connection_to_close(call, view)
+        if view.connections.vhost(connection) != call.params["vhost"]:
+            raise not_found()
+        try:
+            number = integer(call.params["number"])
+        except ValueError:
+            raise bad_request("the channel is not a number") from None
+        consumer = view.consumers.maybe(connection, number, call.params["consumer"])
+        if consumer is None:
+            raise not_found()
+        if not view.consumers.cancel(consumer, reason_to_close(call)):
+            raise bad_request("a client of this protocol cannot be told that; close its connection instead")
+
     ROUTES: ClassVar = (
         Route("GET", "/api/consumers", Access.USER, list_consumers, "Consumers of all vhosts", query=QUERY),
         Route(
@@ -115,5 +141,12 @@ class ConsumerHandlers(Handlers):
             list_consumers,
             "Consumers of a vhost, or of one of its queues",
             query=(*QUERY, "queue"),
+        ),
+        Route(
+            "DELETE",
+            "/api/consumers/{vhost}/{connection}/{number}/{consumer}",
+            Access.VHOST_VISIBLE,
+            cancel_consumer,
+            "Cancel a consumer of one's own, or as administrator (not RabbitMQ's); X-Reason says why",
         ),
     )

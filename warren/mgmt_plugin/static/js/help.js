@@ -32,6 +32,7 @@ export const HELP = {
   'Prefetch of each consumer': 'How many unacknowledged messages each consumer may have (basic.qos, not global).',
   'Prefetch of the channel': 'How many unacknowledged messages all consumers of the channel may have together (basic.qos, global).',
   'Oldest unacked': 'How long the oldest delivered message has waited for its acknowledgement, to 5 s.',
+  Idle: 'For how long nothing was published, delivered or acknowledged on its channel, to 5 s.',
   Unacknowledged: 'Deliveries that the client has not acknowledged yet.',
   Unconfirmed: 'Messages that the client has published and the broker has not confirmed yet.',
   Uncommitted: 'Messages that the client has published in a transaction that is still open.',

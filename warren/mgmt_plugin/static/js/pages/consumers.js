@@ -1,14 +1,14 @@
 // All consumers, the slowest first.
 
 import { path } from '../api.js';
-import { CLOSE_COLUMN, CONSUMER_COLUMNS, consumerKey, SLOWEST_FIRST } from '../parts/consumers.js';
+import { CONSUMER_COLUMNS, consumerKey, END_COLUMN, SLOWEST_FIRST } from '../parts/consumers.js';
 import { PagedList } from '../parts/list.js';
 import { Page } from '../parts/page.js';
 import { currentVhost, place } from '../router.js';
 import { useStore } from '../store.js';
 import { html } from '../ui.js';
 
-const COLUMNS = [...CONSUMER_COLUMNS, CLOSE_COLUMN];
+const COLUMNS = [...CONSUMER_COLUMNS, END_COLUMN];
 
 export default function Consumers() {
   useStore(place);

@@ -4,7 +4,7 @@ import { del, path, put, withQuery } from '../api.js';
 import { formatNumber } from '../format.js';
 import { AddBinding, BindingsTable } from '../parts/bindings.js';
 import { RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
-import { CLOSE_COLUMN, CONSUMER_COLUMNS, consumerKey, SLOWEST_FIRST } from '../parts/consumers.js';
+import { CONSUMER_COLUMNS, consumerKey, END_COLUMN, SLOWEST_FIRST } from '../parts/consumers.js';
 import { confirmAction } from '../parts/dialog.js';
 import { Features, QueueState } from '../parts/links.js';
 import { PagedList } from '../parts/list.js';
@@ -24,7 +24,7 @@ import { QueueTransfers } from './queue_transfers.js';
 // What a drain has claimed: it can be looked at here, and all else is done to the drain.
 const holdsClaims = (name) => name.startsWith('amq.drain/');
 
-const CONSUMERS = [...CONSUMER_COLUMNS.filter((column) => !['queue', 'vhost'].includes(column.key)), CLOSE_COLUMN];
+const CONSUMERS = [...CONSUMER_COLUMNS.filter((column) => !['queue', 'vhost'].includes(column.key)), END_COLUMN];
 // Only a stream has offsets.
 const READERS = CONSUMERS.map((column) => (column.key === 'offset' ? { ...column, hidden: false } : column));
 

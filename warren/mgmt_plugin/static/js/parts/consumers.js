@@ -1,18 +1,23 @@
 // Columns of a table of consumers. The broker counts deliveries and acks of channels: where consumers share a channel, the
 // rate has a note.
 
+import { del, path } from '../api.js';
 import { Duration, Num, Rate } from '../format.js';
 import { refreshNow } from '../refresh.js';
 import { html } from '../ui.js';
 import { closeConnections } from './close_connections.js';
+import { confirmAction } from './dialog.js';
 import { ChannelLink, channelTitle, ConnectionLink, connectionTitle, QueueLink } from './links.js';
 import { Fields, Mark, State } from './page.js';
+
+const Shared = ({ stats }) =>
+  stats?.consumers > 1 && html`<br /><small title="The consumers of its channel together">of ${stats.consumers}</small>`;
 
 const title = (channel) => channelTitle({ ...channel, connection_details: channel });
 
 function channelRate(counter) {
   return ({ channel_stats: stats }) =>
-    html`<${Rate} value=${stats?.[counter]} />${stats?.consumers > 1 && html`<br /><small title="The consumers of its channel together">of ${stats.consumers}</small>`}`;
+    html`<${Rate} value=${stats?.[counter]} /><${Shared} stats=${stats} />`;
 }
 
 /** Whether it gets nothing more until it acknowledges something. */
@@ -65,6 +70,13 @@ export const CONSUMER_COLUMNS = [
   { key: 'deliver', label: 'Out', sort: 'channel_stats.deliver_rate', num: true, render: channelRate('deliver_rate') },
   { key: 'acked', label: 'Ack', sort: 'channel_stats.ack_rate', num: true, render: channelRate('ack_rate') },
   {
+    key: 'idle',
+    label: 'Idle',
+    sort: 'channel_stats.idle_ms',
+    num: true,
+    render: ({ channel_stats: stats }) => html`<${Duration} ms=${stats?.idle_ms} /><${Shared} stats=${stats} />`,
+  },
+  {
     key: 'active',
     label: 'Activity',
     render: (each) =>
@@ -77,16 +89,30 @@ export const CONSUMER_COLUMNS = [
   { key: 'arguments', label: 'Arguments', hidden: true, render: (each) => html`<${Fields} values=${each.arguments} />` },
 ];
 
-/** What ends a slow consumer: its connection is closed. The client decides whether it connects again. */
-export const CLOSE_COLUMN = {
+/** What ends a slow consumer: it is cancelled, or its connection closed. The client decides whether it comes again. */
+export const END_COLUMN = {
   key: 'act',
   label: html`<span class="unseen">Actions</span>`,
   fixed: true,
   num: true,
-  render: ({ channel_details: channel }) =>
-    channel?.connection_name &&
-    html`<button type="button" class="small plain" title="Close its connection" onClick=${() => closeOne(channel)}>Close…</button>`,
+  render: (each) =>
+    each.channel_details?.connection_name &&
+    html`<button type="button" class="small plain" title="Cancel it, and leave its connection open" onClick=${() => cancelOne(each)}>Cancel…</button><br />
+      <button type="button" class="small plain" title="Close its connection" onClick=${() => closeOne(each.channel_details)}>Close…</button>`,
 };
+
+async function cancelOne({ consumer_tag: tag, queue, channel_details: channel }) {
+  const done = await confirmAction({
+    title: `Cancel consumer ${tag}?`,
+    text: `This takes the consumer off the queue ${queue.name}. Its connection, its channel and other consumers stay.`,
+    detail:
+      'The client can still acknowledge what it has. A client that does not announce consumer_cancel_notify is not told. An auto-delete queue is deleted with its last consumer.',
+    action: 'Cancel consumer',
+    done: `Consumer ${tag} is cancelled.`,
+    run: () => del(path`consumers/${queue.vhost}/${channel.connection_name}/${channel.number}/${tag}`),
+  });
+  if (done) refreshNow();
+}
 
 async function closeOne(channel) {
   const called = connectionTitle({ ...channel, name: channel.connection_name });
