@@ -47,7 +47,7 @@ class MiddleReader(DiskReader):
         self.is_reading = False
 
     def batch_closed(self) -> None:
-        """Continue: messages that were to be read are written."""
+        """Continue: messages that a read needs are written."""
         self._waits_for_disk = False
         self.backlog.batch_closed()
 

@@ -1,4 +1,4 @@
-"""What a reactor waits for: each event is handled once, and none of a descriptor that is gone."""
+"""What a reactor waits for: each event is handled once, and a descriptor that is gone has none left."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ const SHARED = [
     key: 'consumer-timeout',
     kind: 'number',
     group: 'Failed deliveries',
-    text: 'Ms after which an unanswered delivery closes its channel.',
+    text: 'Ms after which an unanswered delivery is requeued and its consumer cancelled.',
   },
   { key: 'consumer-prefetch-max', kind: 'number', group: 'Consumers', text: 'The highest prefetch a consumer gets.' },
   { key: 'max-unacked', kind: 'number', group: 'Consumers', text: 'The most unanswered deliveries of all consumers together.' },
