@@ -19,7 +19,7 @@ STRETCH = {ONE: 0.25, SOUGHT: 6.5, LISTED: 14}
 WHOLE = {ONE: 0.25, SOUGHT: 6.5}
 # A slice ends in another place when one before it was a step longer: of the rounds of a long answer some are saved or
 # added. One step for each n is still seen in the longest of them.
-ROUNDS = 1 / 800
+ROUNDS = 1 / 400
 
 Figures = dict[str, list[tuple[int, int, int, str]]]
 
