@@ -112,7 +112,7 @@ def test_whoever_is_connected_when_the_leader_dies_is_told_and_confirmed_message
 
 
 def test_a_client_waits_for_a_leader_and_is_told_when_there_is_none(tmp_path: Path) -> None:
-    leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two", {"limits.handshake_timeout_s": "1"})
+    leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two", {"limits.handshake_timeout_s": "5"})
     leader.lead()
     follower.follow(leader)
     leader.await_in_sync("two")
