@@ -12,7 +12,7 @@ import trio.testing
 from jumping_clock import run_jumping
 
 from warren.msgstore.files.pins import PinError, PinnedFile
-from warren.msgstore.files.store import ReadProblem
+from warren.msgstore.files.segment_reads import ReadProblem
 from warren.msgstore.files.store_errors import StoreFailedError, StoreFullError, StoreUnreadableError
 from warren.msgstore.log.checkpoint import CLEAN, snapshot
 from warren.msgstore.log.checksum import checksum_function, default_algorithm

@@ -62,6 +62,8 @@ def mutant(name: str, harm: str, *changes: tuple[str, str, str]) -> Mutant:
 
 
 STORE: Final = "msgstore/files/store.py"
+AHEAD: Final = "msgstore/files/contents_ahead.py"
+READS: Final = "msgstore/files/segment_reads.py"
 FAIL_STOP: Final = "msgstore/files/fail_stop.py"
 LOG: Final = "msgstore/log/message_log.py"
 BATCH: Final = "msgstore/log/batch.py"
@@ -118,7 +120,7 @@ MUTANTS: Final = (
     mutant(
         "all-of-it-ahead",
         "a confirmed transaction of large messages is not there after a restart",
-        (STORE, "if begun.chunks.get(offset) is chunk:", "if begun.chunks:"),
+        (AHEAD, "if begun.chunks.get(offset) is chunk:", "if begun.chunks:"),
     ),
     mutant(
         "commit-without-sync",
@@ -851,8 +853,8 @@ MUTANTS: Final = (
         "read-errors-are-empty",
         "a read that fails once is taken for damage, and the messages are gone",
         (
-            STORE,
-            "            raise _unreadable(segment_path(number), error, number, lsn) from None\n",
+            READS,
+            "            raise unreadable(segment_path(number), error, number, lsn) from None\n",
             '            return b""\n',
         ),
     ),
@@ -861,7 +863,7 @@ MUTANTS: Final = (
         "a start takes what it cannot read for a torn end, and cuts it",
         (
             STORE,
-            "            raise _unreadable(path, error, number) from None\n\n    def _maybe_copied",
+            "            raise unreadable(path, error, number) from None\n\n    def _maybe_copied",
             '            return self._maybe_copied(number) or b""\n\n    def _maybe_copied',
         ),
     ),

@@ -50,7 +50,7 @@ from typing import Final, assert_never
 
 from warren.cluster.events import Position as LogPosition
 from warren.msgstore.files.fail_stop import FailStop, reason
-from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
+from warren.msgstore.files.file_system import FileSystem, read_exactly, unlink_if_there, write_all
 from warren.msgstore.files.recovery import ADVICE
 from warren.msgstore.files.sealed_files import STREAMS, sealed_path
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, segment_path
@@ -424,7 +424,7 @@ class ReplicaStore(FailStop):
 
     def _created(self, capacity: int) -> int:
         """Return a preallocated file; where there is no space for all of it, one that grows."""
-        self._unlink_if_there(NEW)
+        unlink_if_there(self._fs, NEW)
         try:
             return self._fs.create(NEW, capacity)
         except OSError as error:
@@ -498,7 +498,7 @@ class ReplicaStore(FailStop):
             raise EntryRefusedError(f"a checkpoint at LSN {piece.lsn}, and the log ends at {end_lsn}")
         if piece.offset == 0:
             self._give_up_checkpoint()
-            self._unlink_if_there(CHECKPOINT_TMP)
+            unlink_if_there(self._fs, CHECKPOINT_TMP)
             self._tmp_handle = self._fs.create(CHECKPOINT_TMP, 0)
         if self._tmp_handle < 0 or piece.offset > self._tmp_bytes:
             raise EntryRefusedError(
@@ -761,7 +761,7 @@ class ReplicaStore(FailStop):
         if self._marker is not None and self._marker <= lsn:
             return
         data = _MARKER_MAGIC + lsn.to_bytes(8, "big")
-        self._unlink_if_there(CATCHING_UP_TMP)
+        unlink_if_there(self._fs, CATCHING_UP_TMP)
         handle = self._fs.create(CATCHING_UP_TMP, 0)
         try:
             write_all(self._fs, handle, [data + zlib.crc32(data).to_bytes(4, "big")], 0)
@@ -774,7 +774,7 @@ class ReplicaStore(FailStop):
 
     def _remove_marker(self) -> None:
         if self._marker is not None:
-            self._unlink_if_there(CATCHING_UP)
+            unlink_if_there(self._fs, CATCHING_UP)
             self._sync_directory(".")
             self._marker = None
 

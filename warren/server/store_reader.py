@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from warren.msgstore.files.readable_files import ReadableFiles
-from warren.msgstore.files.store import ReadProblem
+from warren.msgstore.files.segment_reads import ReadProblem
 from warren.msgstore.files.store_errors import StoreUnreadableError
 from warren.msgstore.log.jobs import Errand, Files, ReadJob, Removal, SealedRead
 from warren.msgstore.log.records import Checksum

@@ -14,7 +14,7 @@ from threading import Event
 from typing import Final, Protocol
 
 from warren.msgstore.files.pins import PinError, PinnedFile
-from warren.msgstore.files.store import ReadProblem
+from warren.msgstore.files.segment_reads import ReadProblem
 from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.log.checkpoint import seal
 from warren.msgstore.log.jobs import CheckpointJob, CommitJob, DropJob, SealedRead, SealJob, UnlinkJob

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from store_service import ServiceFixture, run
 
-from warren.msgstore.files.store import ReadProblem
+from warren.msgstore.files.segment_reads import ReadProblem
 from warren.msgstore.log.bodies_ahead import BodiesAhead
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.jobs import (

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
 from typing import Final, NoReturn
 
 from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.store_errors import StoreFailedError, StoreFullError
 
 SHORTAGES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
-# Of these a call that syncs a directory can only fail before it has synced anything: it opens the directory first.
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Of shortages a call that syncs a directory can only fail before it has synced anything: it opens the directory first.
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -57,10 +57,6 @@ class FailStop:
                 raise StoreFullError(text) from None
             self._failure = text
             raise StoreFailedError(text) from None
-
-    def _unlink_if_there(self, path: str) -> None:
-        with suppress(FileNotFoundError):
-            self._fs.unlink(path)
 
 
 def reason(error: OSError) -> str:

@@ -20,6 +20,7 @@ import errno
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from warren.msgstore.files.syncing import sync_all, sync_content
@@ -190,6 +191,12 @@ def _behind(chunks: Sequence[bytes | memoryview], written: int) -> Sequence[byte
             return [chunk[written:], *chunks[index + 1 :]]
         written -= len(chunk)
     return ()
+
+
+def unlink_if_there(fs: FileSystem, path: str) -> None:
+    """Remove a file; a missing one is ignored. Raises OSError."""
+    with suppress(FileNotFoundError):
+        fs.unlink(path)
 
 
 def read_exactly(fs: FileSystem, handle: int, length: int, offset: int) -> bytes:

@@ -5,7 +5,7 @@
     log/0000000001           segments
     streams/                 the sealed files of streams, see ``msgstore.files.sealed_files``
     log/spare  log/new       a segment in the making, which gets its name when its header is durable
-    log/ahead                one that has contents of its first batch already, see ``msgstore.log.bodies_ahead``
+    log/ahead                one that has contents of its first batch already, see ``msgstore.files.contents_ahead``
     quarantine/              copies of segments in which corruption was found
     pins/                    hard links to some of these, to copy from, see ``msgstore.files.pins``
 
@@ -18,10 +18,8 @@
    failed; bytes written twice are the same bytes at the same place.
 4. After StoreFailedError nothing is tried again. A sync that failed is not repeated: the kernel has dropped the pages
    that it could not write, and the next sync would succeed without them.
-5. A read has three answers. Bytes that are there are returned, intact or not. A range that is not there, of a segment
-   that is gone or after the end of a file, is short or empty. Bytes that the disk does not give now are
-   StoreUnreadableError: the same read is tried again later, and nothing is concluded from it. Before bytes are taken
-   for damaged they are read twice, the second time past the cache (`forget_cached`).
+5. Bytes that the disk does not give now are StoreUnreadableError (``msgstore.files.segment_reads``). Before bytes are
+   taken for damaged they are read twice, the second time past the cache (`forget_cached`).
 6. Only useless bytes are deleted or overwritten: segments that the log no longer needs, and files that an earlier
    process left half-made. A half-made frame goes only when the disk has no space.
 7. *Committed* bytes are synced wherever that is required. By default that is here, and `commit` ends with it. A caller
@@ -32,10 +30,7 @@
    that.
 8. `changes`, if it is set, is told of a segment, a frame or a chunk before it is written, and of a sync before it
    begins, so that others can do the same meanwhile. A frame is told once, the others with each try.
-9. Of the first batch of a segment whole chunks may be in the file before it has its name, durably (`PortionJob`). The
-   commit leaves out a chunk only if the very same object was written and synced at its place. Whatever becomes of such
-   a file before, nothing depends on it: without space it is removed, and the commit writes everything.
-10. The directory of a follower that was catching up with its leader is not opened: only ``replication`` can make it the
+9. The directory of a follower that was catching up with its leader is not opened: only ``replication`` can make it the
    directory of a single broker again.
 
 No threads here. `commit` and `close` belong to the committer; `read`, `read_sealed`, `drop_sealed` and `release` to the
@@ -46,8 +41,6 @@ rest to recovery, which runs before all of them. The locks guard what they share
 from __future__ import annotations
 
 import errno
-from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,13 +49,14 @@ from threading import Lock
 from time import time_ns
 from typing import Final, Protocol
 
-from warren.msgstore.files.fail_stop import OUT_OF_DESCRIPTORS, SHORTAGES, FailStop, reason
-from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
+from warren.msgstore.files.contents_ahead import AHEAD, ContentsAhead, NewFile
+from warren.msgstore.files.fail_stop import NO_SPACE, OUT_OF_DESCRIPTORS, SHORTAGES, FailStop, reason
+from warren.msgstore.files.file_system import FileSystem, read_exactly, unlink_if_there, write_all
 from warren.msgstore.files.pins import PinnedFile, Pins
 from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles, UnreadableFileError, sealed_path
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
+from warren.msgstore.files.segment_reads import ReadProblem, SegmentReads, unreadable
 from warren.msgstore.files.store_errors import StoreError, StoreFullError, StoreUnreadableError
-from warren.msgstore.log.bodies_ahead import BodiesAhead
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
 from warren.msgstore.log.columns import Piece
 from warren.msgstore.log.jobs import CommitJob, DropJob, PortionJob, SealedRead, SealJob
@@ -83,16 +77,11 @@ CATCHING_UP: Final = "catching-up"
 CATCHING_UP_TMP: Final = "catching-up.tmp"
 SPARE: Final = "log/spare"
 NEW: Final = "log/new"
-AHEAD: Final = "log/ahead"
 QUARANTINE_TMP: Final = "quarantine/copy.tmp"
 
 READ_HANDLES_MAX: Final = 64
-# Errors of reading that do not pass by themselves.
-_LASTING: Final = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
-_READ_ERRORS_MAX: Final = 100
 _PIECE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 4096
-_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 # The space that a file system may need besides the bytes of a new file.
 _RESERVE_BYTES: Final = 1 << 16
 
@@ -111,33 +100,6 @@ class SegmentHeader:
     algorithm: int
     store_id: bytes
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadProblem:
-    """A range of the log that the disk would not give."""
-
-    segment: int
-    lsn: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _NewFile:
-    """A preallocated file without a header."""
-
-    path: str
-    handle: int
-    size: int
-
-
-class _FileAhead:
-    """A file with chunks of the plan's batch: `chunks` are durable, by their offsets."""
-
-    def __init__(self, plan: BodiesAhead, file: _NewFile) -> None:
-        self.plan = plan
-        self.file = file
-        self.chunks: dict[int, bytes] = {}
 
 
 def wall_time_ms() -> int:
@@ -186,17 +148,12 @@ class Store(FailStop):
         self._end_lsn = 0
         self._previous_crc = 0
         self._is_named = True  # durably: the directory was synced after the rename
-        self._new: _NewFile | None = None  # of a beginning that failed
-        self._ahead: _FileAhead | None = None  # for the segment that will begin with its plan
-        self._begun: _FileAhead | None = None  # of the segment that is being written
+        self._new: NewFile | None = None  # of a beginning that failed
         self._frame_job: CommitJob | None = None  # whose header is made already
         self._frame_head = b""
 
-        # The reader's.
-        self._read_handles: OrderedDict[int, int] = OrderedDict()  # by segment number, latest last
-        self._handles_max = handles_max
-        self._read_problems: list[ReadProblem] = []
-
+        self._ahead = ContentsAhead(fs, self._sync, self._raise)
+        self._reads = SegmentReads(fs, handles_max)
         self._sealed = SealedFiles(fs, self._sync, self._sync_directory, handles_max)
         self._pins = Pins(fs)
 
@@ -204,9 +161,7 @@ class Store(FailStop):
         self._end_lock = Lock()  # while the end of the log changes
         self._sealed_lock = Lock()  # while the names of sealed files change
         self._lock = Lock()
-        # Base LSN, number, capacity; ascending. Replaced, never changed: readers take it without the lock.
-        self._segments: list[tuple[int, int, int]] = []
-        self._spare: _NewFile | None = None
+        self._spare: NewFile | None = None
         self._recovered_end: tuple[int, int] | None = None  # number and length of an earlier process's last segment
 
     # --- before the threads: open and recover -----------------------------------------------------------------------
@@ -230,7 +185,7 @@ class Store(FailStop):
                 if name not in present:
                     self._fs.mkdir(name)
             for path in (CHECKPOINT_TMP, CATCHING_UP_TMP, SPARE, NEW, AHEAD, QUARANTINE_TMP):
-                self._unlink_if_there(path)
+                unlink_if_there(self._fs, path)
             self._pins.clear()
         except OSError as error:
             self._raise("open", error)
@@ -257,7 +212,7 @@ class Store(FailStop):
                 else:
                     problems.append(f"{segment_path(number)} {found}")
         except OSError as error:
-            raise _unreadable(LOG, error) from None
+            raise unreadable(LOG, error) from None
         if headers:
             # The newest file tells whose store this is.
             ours = headers[-1].store_id
@@ -265,7 +220,7 @@ class Store(FailStop):
                 if header.store_id != ours:
                     problems.append(f"{segment_path(header.number)} is of another store, {header.store_id.hex()}")
             headers = [header for header in headers if header.store_id == ours]
-        self._segments = sorted((header.base_lsn, header.number, header.capacity) for header in headers)
+        self._reads.segments = sorted((header.base_lsn, header.number, header.capacity) for header in headers)
         return headers, problems
 
     def _read_header(self, number: int) -> SegmentHeader | str:
@@ -279,7 +234,7 @@ class Store(FailStop):
             finally:
                 self._fs.close(handle)
         except OSError as error:
-            raise _unreadable(path, error, number) from None
+            raise unreadable(path, error, number) from None
         header = parsed_header(data, size, path)
         if isinstance(header, SegmentHeader) and header.number != number:
             return f"says that it is segment {header.number}"
@@ -302,7 +257,7 @@ class Store(FailStop):
         except OSError as error:
             if error.errno in SHORTAGES:
                 self._raise(f"open {path}", error)
-            raise _unreadable(path, error, number) from None
+            raise unreadable(path, error, number) from None
 
     def read_range(self, number: int, offset: int, length: int) -> bytes:
         """Return bytes of a segment file, fewer where it ends.
@@ -313,11 +268,11 @@ class Store(FailStop):
         """
         path = segment_path(number)
         try:
-            return read_exactly(self._fs, self._read_handle(number), length, offset)
+            return read_exactly(self._fs, self._reads.handle(number), length, offset)
         except OSError as error:
             if error.errno in SHORTAGES:
                 self._raise(f"open {path}", error)
-            raise _unreadable(path, error, number) from None
+            raise unreadable(path, error, number) from None
 
     def _maybe_copied(self, number: int) -> bytes | None:
         """Return a segment for a copy of it: blocks that cannot be read are zeros. None: it cannot be opened."""
@@ -327,7 +282,7 @@ class Store(FailStop):
         except OSError as error:
             if error.errno in SHORTAGES:
                 self._raise(f"open {path}", error)
-            self._note_read_problem(ReadProblem(number, -1, reason(error)))
+            self._reads.note(ReadProblem(number, -1, reason(error)))
             return None
         try:
             size = self._fs.size(handle)
@@ -347,7 +302,7 @@ class Store(FailStop):
             return read_exactly(self._fs, handle, length, offset)
         except OSError as error:
             if length <= _BLOCK_BYTES:
-                self._note_read_problem(ReadProblem(number, -1, reason(error)))
+                self._reads.note(ReadProblem(number, -1, reason(error)))
                 return bytes(length)
         end = offset + length
         return b"".join(
@@ -392,7 +347,7 @@ class Store(FailStop):
         try:
             found = self._sealed.scan(log_has, tolerates=tolerates)
         except UnreadableFileError as error:
-            raise _unreadable(error.path, error.error) from None
+            raise unreadable(error.path, error.error) from None
         except OSError as error:
             self._raise("look through the sealed streams", error)
         self._sync_directory(STREAMS)
@@ -451,7 +406,7 @@ class Store(FailStop):
         """
         self._check()
         if isinstance(job, PortionJob):
-            self._write_portion(job)
+            self._ahead.write(job)
             return
         try:
             if job.record_count:
@@ -459,7 +414,7 @@ class Store(FailStop):
                     try:
                         self._write(job, time_ms)
                     except OSError as error:
-                        if not (self._makes_room(error) or self._gives_up_ahead(job, error)):
+                        if not (self._makes_room(error) or self._ahead.gives_up(job, error)):
                             raise
                         self._write(job, time_ms)
         except OSError as error:
@@ -470,60 +425,6 @@ class Store(FailStop):
             self._sync(self._handle, segment_path(self._number))
             self._synced()
         job.committed_lsn = self.committed_lsn
-
-    def _write_portion(self, job: PortionJob) -> None:
-        """Write chunks of a batch to come, and sync them; without any, remove their file."""
-        plan = job.bodies
-        assert plan is not None
-        ahead = self._ahead
-        try:
-            if ahead is None or ahead.plan is not plan or not job.chunks:
-                self._remove_ahead()
-                if not job.chunks:
-                    return
-                self._unlink_if_there(AHEAD)
-                file = _NewFile(AHEAD, self._fs.create(AHEAD, int(job.file_bytes)), int(job.file_bytes))
-                ahead = self._ahead = _FileAhead(plan, file)
-            offset = start = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + job.positions[0]
-            run: list[bytes] = []
-            for position, chunk in zip(job.positions, job.chunks, strict=True):
-                at = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + position
-                if at != offset:
-                    write_all(self._fs, ahead.file.handle, run, start)
-                    run = []
-                    start = at
-                run.append(chunk)
-                offset = at + len(chunk)
-            write_all(self._fs, ahead.file.handle, run, start)
-        except OSError as error:
-            if error.errno not in SHORTAGES:
-                self._raise(f"write {AHEAD}", error)
-            self._remove_ahead()
-            return
-        self._sync(ahead.file.handle, AHEAD)
-        for position, chunk in zip(job.positions, job.chunks, strict=True):
-            ahead.chunks[SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + position] = chunk
-
-    def _remove_ahead(self) -> None:
-        """Remove the file of a batch to come, if there is one; its bytes are written with their frame."""
-        ahead = self._ahead
-        if ahead is None:
-            return
-        self._ahead = None
-        try:
-            self._fs.close(ahead.file.handle)
-            self._unlink_if_there(AHEAD)
-        except OSError as error:
-            if error.errno not in SHORTAGES:
-                self._raise(f"remove {AHEAD}", error)
-
-    def _gives_up_ahead(self, job: CommitJob, error: OSError) -> bool:
-        """Free the space of a batch to come for this one, which did not fit; tell whether there was one."""
-        ahead = self._ahead
-        if error.errno not in _NO_SPACE or ahead is None or ahead.plan is job.bodies:
-            return False
-        self._remove_ahead()
-        return True
 
     def _write(self, job: CommitJob, time_ms: int) -> None:
         if job.segment != self._number:
@@ -569,14 +470,12 @@ class Store(FailStop):
             write_all(self._fs, file.handle, [head], 0)
             self._sync(file.handle, file.path)
             self._fs.rename(file.path, segment_path(number))
-            self._begun = None
+            self._ahead.begun(file)
             if file is self._spare:
                 self._spare = None
             elif file is self._new:
                 self._new = None
-            else:
-                self._begun, self._ahead = self._ahead, None
-            self._segments = sorted([*self._segments, (int(job.base_lsn), number, int(job.capacity))])
+            self._reads.segments = sorted([*self._reads.segments, (int(job.base_lsn), number, int(job.capacity))])
         self.highest_number = number
         self._handle = file.handle
         self._number = number
@@ -584,16 +483,16 @@ class Store(FailStop):
         self._end_lsn = self._base_lsn + SEGMENT_HEADER_BYTES
         self._is_named = False
 
-    def _file_for(self, job: CommitJob) -> _NewFile:
-        ahead = self._ahead
-        if ahead is not None and ahead.plan is job.bodies:
-            return ahead.file
+    def _file_for(self, job: CommitJob) -> NewFile:
+        ahead = self._ahead.maybe_file(job)
+        if ahead is not None:
+            return ahead
         capacity = int(job.capacity)
         spare = self._spare
         if spare is not None and spare.size == capacity:
             return spare
         if self._new is None:
-            self._new = _NewFile(NEW, self._create_new(capacity), capacity)
+            self._new = NewFile(NEW, self._create_new(capacity), capacity)
         # A job that did not fit is repeated, and no other comes before it.
         assert self._new.size == capacity
         return self._new
@@ -639,35 +538,14 @@ class Store(FailStop):
             if self._changes is not None:
                 self._changes.frame(self._frame_head, job.chunks, sync=job.sync)
         head = self._frame_head
-        for offset, chunks in self._unwritten([head, *job.chunks], job):
+        for offset, chunks in self._ahead.unwritten([head, *job.chunks], job):
             write_all(self._fs, self._handle, chunks, offset)
         if not job.is_continued:
-            self._begun = None
+            self._ahead.ended()
         self._frame_job = None
         self._end_lsn += FRAME_HEADER_BYTES + int(job.payload_bytes)
         self._previous_crc = int.from_bytes(head[-4:], "big")
         job.crc = self._previous_crc
-
-    def _unwritten(self, chunks: list[bytes], job: CommitJob) -> list[tuple[int, list[bytes]]]:
-        """Return the chunks of a frame that were not written ahead, and their offsets."""
-        offset = int(job.lsn - job.base_lsn)
-        begun = self._begun
-        if begun is None:
-            return [(offset, chunks)]
-        runs: list[tuple[int, list[bytes]]] = []
-        run: list[bytes] = []
-        job.ahead_bytes = 0
-        for chunk in chunks:
-            if begun.chunks.get(offset) is chunk:
-                run = []
-                job.ahead_bytes += len(chunk)
-            elif run:
-                run.append(chunk)
-            else:
-                run = [chunk]
-                runs.append((offset, run))
-            offset += len(chunk)
-        return runs
 
     def close(self) -> None:
         """Seal the segment that is being written and give all files back. Call when both threads are idle or over.
@@ -684,17 +562,14 @@ class Store(FailStop):
             self._give_back()
 
     def _give_back(self) -> None:
-        handles = [*self._read_handles.values(), *self._sealed.take_handles(), self._handle]
-        self._read_handles.clear()
+        handles = [*self._reads.take_handles(), *self._sealed.take_handles(), self._handle]
         self._handle = -1
-        ahead = None if self._ahead is None else self._ahead.file
-        for file in (self._spare, self._new, ahead):
+        for file in (self._spare, self._new, self._ahead.maybe_take_file()):
             if file is not None:
                 handles.append(file.handle)
                 with suppress(OSError):
                     self._fs.unlink(file.path)
         self._spare = self._new = None
-        self._ahead = None
         for handle in handles:
             if handle >= 0:
                 with suppress(OSError):
@@ -711,84 +586,15 @@ class Store(FailStop):
             StoreFailedError: the store has failed before.
         """
         self._check()
-        # A load is hundreds of short ranges, most of them in the segment of the one before.
-        data: list[bytes] = []
-        base_lsn = end_lsn = number = 0
-        for lsn, length in ranges:
-            if not base_lsn <= lsn < end_lsn:
-                segments = self._segments
-                at = bisect_right(segments, lsn, key=_base_of) - 1
-                base_lsn, number, capacity = segments[at] if at >= 0 else (0, 0, 0)
-                end_lsn = base_lsn + capacity
-                if lsn >= end_lsn:
-                    self._note_read_problem(ReadProblem(0, lsn, "no segment holds it"))
-                    data.append(b"")
-                    continue
-            data.append(self._read_range(number, lsn, length, lsn - base_lsn))
-        return data
-
-    def _read_range(self, number: int, lsn: int, length: int, offset: int) -> bytes:
-        try:
-            handle = self._read_handle(number)
-            data = self._fs.read(handle, length, offset)
-            if len(data) < length:
-                data += read_exactly(self._fs, handle, length - len(data), offset + len(data))
-            return data
-        except OSError as error:
-            if error.errno in OUT_OF_DESCRIPTORS:
-                self._give_up_read_handles()
-                raise StoreFullError(f"open {segment_path(number)}: {reason(error)}") from None
-            if error.errno == errno.ENOENT:
-                self._note_read_problem(ReadProblem(number, lsn, reason(error)))
-                return b""
-            self._give_up_read_handle(number)  # a network file system may give the file back under another handle
-            raise _unreadable(segment_path(number), error, number, lsn) from None
+        return self._reads.read(ranges)
 
     def forget_cached(self, ranges: list[tuple[int, int]]) -> None:
         """Have the next read of these ranges come from the disk itself: the copy in the cache may be damaged."""
-        segments = self._segments
-        for lsn, length in ranges:
-            at = bisect_right(segments, lsn, key=_base_of) - 1
-            if at < 0:
-                continue
-            base_lsn, number, _ = segments[at]
-            with suppress(OSError):
-                self._fs.forget_cached(self._read_handle(number), length, lsn - base_lsn)
-
-    def _read_handle(self, number: int) -> int:
-        handles = self._read_handles
-        handle = handles.get(number)
-        if handle is not None:
-            handles.move_to_end(number)
-            return handle
-        if len(handles) >= self._handles_max:
-            _, oldest = handles.popitem(last=False)
-            self._fs.close(oldest)
-        handle = self._fs.open(segment_path(number), writable=False)
-        handles[number] = handle
-        return handle
-
-    def _give_up_read_handles(self) -> None:
-        """Close files that are only kept open for the next read: others need the descriptors, and so does this read."""
-        while self._read_handles:
-            self._fs.close(self._read_handles.popitem()[1])
-
-    def _give_up_read_handle(self, number: int) -> None:
-        handle = self._read_handles.pop(number, None)
-        if handle is not None:
-            with suppress(OSError):
-                self._fs.close(handle)
-
-    def _note_read_problem(self, problem: ReadProblem) -> None:
-        if len(self._read_problems) < _READ_ERRORS_MAX:
-            self._read_problems.append(problem)
+        self._reads.forget_cached(ranges)
 
     def take_read_problems(self) -> list[ReadProblem]:
         """Return the places that could not be read since the last call, at most a hundred."""
-        if not self._read_problems:
-            return []
-        taken, self._read_problems = self._read_problems, []
-        return taken
+        return self._reads.take_problems()
 
     def read_checkpoint(self) -> bytes | None:
         """Return the checkpoint file, None without one.
@@ -805,7 +611,7 @@ class Store(FailStop):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _unreadable(CHECKPOINT, error) from None
+            raise unreadable(CHECKPOINT, error) from None
 
     def write_checkpoint(self, content: bytes) -> None:
         """Replace the checkpoint file, durably and in one step.
@@ -822,9 +628,7 @@ class Store(FailStop):
             try:
                 self._replace_checkpoint(content)
             except OSError as error:
-                if not self._makes_room(error) and not (
-                    error.errno in _NO_SPACE and self._give_up_unused(len(content))
-                ):
+                if not self._makes_room(error) and not (error.errno in NO_SPACE and self._give_up_unused(len(content))):
                     raise
                 self._replace_checkpoint(content)
         except OSError as error:
@@ -833,7 +637,7 @@ class Store(FailStop):
         self._sync_directory(".")
 
     def _replace_checkpoint(self, content: bytes) -> None:
-        self._unlink_if_there(CHECKPOINT_TMP)
+        unlink_if_there(self._fs, CHECKPOINT_TMP)
         handle = self._fs.create(CHECKPOINT_TMP, 0)
         try:
             write_all(self._fs, handle, [content], 0)
@@ -851,14 +655,12 @@ class Store(FailStop):
         self._check()
         gone = set(numbers)
         with self._lock:
-            self._segments = [segment for segment in self._segments if segment[1] not in gone]
+            self._reads.segments = [segment for segment in self._reads.segments if segment[1] not in gone]
         for number in numbers:
-            handle = self._read_handles.pop(number, None)
-            if handle is not None:
-                try:
-                    self._fs.close(handle)
-                except OSError as error:
-                    self._raise(f"close {segment_path(number)}", error)
+            try:
+                self._reads.release(number)
+            except OSError as error:
+                self._raise(f"close {segment_path(number)}", error)
 
     def unlink(self, numbers: list[int]) -> None:
         """Remove released segments, durably. Missing segments are ignored.
@@ -871,7 +673,7 @@ class Store(FailStop):
         for number in numbers:
             assert number != self._number or self._handle < 0, "the segment is being written"
             try:
-                self._unlink_if_there(segment_path(number))
+                unlink_if_there(self._fs, segment_path(number))
             except OSError as error:
                 self._raise(f"remove {segment_path(number)}", error)
         self._sync_directory(LOG)
@@ -887,8 +689,8 @@ class Store(FailStop):
         if self._spare is not None:
             return
         try:
-            self._unlink_if_there(SPARE)
-            self._spare = _NewFile(SPARE, self._fs.create(SPARE, size), size)
+            unlink_if_there(self._fs, SPARE)
+            self._spare = NewFile(SPARE, self._fs.create(SPARE, size), size)
         except OSError as error:
             self._raise(f"make {SPARE}", error)
 
@@ -896,7 +698,7 @@ class Store(FailStop):
         """Free the space that can be spared, when `error` is a shortage; tell whether some was freed."""
         if error.errno not in SHORTAGES:
             return False
-        return self._give_up_spare() or (error.errno in _NO_SPACE and self._cut_recovered())
+        return self._give_up_spare() or (error.errno in NO_SPACE and self._cut_recovered())
 
     def _cut_recovered(self) -> bool:
         with self._lock:
@@ -987,7 +789,7 @@ class Store(FailStop):
     def _copy_aside(self, number: int, content: bytes) -> None:
         """Put a copy of a segment into the quarantine."""
         try:
-            self._unlink_if_there(QUARANTINE_TMP)
+            unlink_if_there(self._fs, QUARANTINE_TMP)
             copy = self._fs.create(QUARANTINE_TMP, 0)
             try:
                 write_all(self._fs, copy, [content], 0)
@@ -1042,7 +844,7 @@ class Store(FailStop):
         except OSError as error:
             if error.errno in OUT_OF_DESCRIPTORS:
                 raise StoreFullError(f"open a segment of a stream: {reason(error)}") from None
-            raise _unreadable(sealed_path(job.stream_id, job.segment), error) from None
+            raise unreadable(sealed_path(job.stream_id, job.segment), error) from None
 
     def drop_sealed(self, job: DropJob) -> None:
         """Remove segments of a stream.
@@ -1126,14 +928,6 @@ def parsed_header(data: bytes, size: int, path: str) -> SegmentHeader | str:
     return SegmentHeader(number, base_lsn, capacity, epoch, algorithm, store_id, size)
 
 
-def _unreadable(path: str, error: OSError, segment: int = 0, lsn: int = -1) -> StoreUnreadableError:
-    return StoreUnreadableError(path, reason(error), segment, lsn, passes=error.errno not in _LASTING)
-
-
 def _copies_of(number: int) -> str:
     """Return the common beginning of the names of copies in the quarantine."""
     return f"{segment_path(number).removeprefix(f'{LOG}/')}-"
-
-
-def _base_of(segment: tuple[int, int, int]) -> int:
-    return segment[0]
