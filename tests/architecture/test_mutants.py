@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cluster import mutants as of_clusters
 from simulation import mutants as of_the_store
-from simulation.mutants import SOURCES, TESTS, Mutant
+from source_mutants import SOURCES, TESTS, Mutant
 
 MUTANTS = (*of_the_store.MUTANTS, *of_clusters.MUTANTS)
 

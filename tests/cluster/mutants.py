@@ -4,7 +4,7 @@
     make mutants-cluster                                    all of them
     make mutants-cluster ARGS="unknown-is-failure ..."      some of them
 
-``simulation/mutants.py`` defines mutants and exit codes.
+``source_mutants.py`` defines mutants and exit codes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Final
 
-from simulation.mutants import mutant, try_mutants
+from source_mutants import mutant, try_mutants
 
 SEEDS: Final = os.environ.get("WARREN_TEST_CLUSTER_SEEDS", "250")
 RECORD: Final = "cluster/record.py"

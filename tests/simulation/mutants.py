@@ -3,29 +3,19 @@
     make mutants                               all of them
     make mutants ARGS="no-directory-sync ..."  some of them
 
-A mutant is a list of exact replacements in a copy of the sources, each of which must match once: when a change of the
-store keeps a mutant from applying, this fails, and the mutant must be rewritten. The simulation runs interpreted, with
-a small number of crash states, until its first failure. Before the mutants it has to pass unbroken.
-
-Exit codes: 0 all mutants were found, 1 some were not, 2 a mutant does not apply or the unbroken store fails.
+The simulation runs with a small number of crash states. ``source_mutants.py`` says how a mutant is tried, and has the
+exit codes.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-SOURCES: Final = Path(__file__).parents[2] / "warren"
-TESTS: Final = Path(__file__).parents[1]
+from source_mutants import Mutant, lines, mutant, try_mutants
+
 STATES: Final = os.environ.get("WARREN_TEST_MUTANT_STATES", "12000")
-TIMEOUT_S: Final = 600
 STORE_TESTS: Final = (
     "simulation/test_removals.py",
     "simulation/test_metadata.py",
@@ -37,29 +27,6 @@ STORE_TESTS: Final = (
 )
 REPLICA_TESTS: Final = ("simulation/test_replicas.py",)
 READ_TESTS: Final = ("simulation/test_failing_reads.py", "unit/queues/test_damage.py")
-# pytest's exit code for failed tests; other codes mean other trouble.
-FAILED: Final = 1
-
-
-class Change(NamedTuple):
-    """In this file, this text becomes that."""
-
-    path: str
-    old: str
-    new: str
-
-
-class Mutant(NamedTuple):
-    """One mutant. `harm`: what an operator would see one day."""
-
-    name: str
-    harm: str
-    changes: tuple[Change, ...]
-
-
-def mutant(name: str, harm: str, *changes: tuple[str, str, str]) -> Mutant:
-    return Mutant(name, harm, tuple(Change(*change) for change in changes))
-
 
 STORE: Final = "msgstore/files/store.py"
 AHEAD: Final = "msgstore/files/contents_ahead.py"
@@ -90,12 +57,6 @@ REMOVALS: Final = "msgstore/log/removals.py"
 LANE: Final = "vhosts/metadata_lane.py"
 JOURNAL: Final = "vhosts/metadata_journal.py"
 
-
-def lines(*texts: str, indent: int = 8) -> str:
-    """Return lines of source, the first indented by `indent` and the others relative to it."""
-    return "".join(f"{' ' * indent}{text}\n" for text in texts)
-
-
 ACKS: Final = lines(
     "for index in self.acking:",
     "    index.write_acks(writer)",
@@ -107,6 +68,7 @@ DEAD: Final = "[int(s.number) for s in log.segments.segments if s.is_dead()]"
 FORGET: Final = "    self.log.segments.release(word0 & LSN_MASK, word1 >> LENGTH_SHIFT, word0 & DROPPABLE != 0)"
 
 MUTANTS: Final = (
+    # --- commits, and recovery of what they wrote ---
     mutant(
         "no-directory-sync",
         "the file of a new segment is gone with all that was confirmed",
@@ -173,6 +135,7 @@ MUTANTS: Final = (
         "what was purged before it was written comes back with the next start",
         (BATCH, lines("index.void_rows(first, end)"), ""),
     ),
+    # --- checkpoints and pages ---
     mutant(
         "checkpoint-counts-what-was-purged",
         "a file of the log is needed for ever, by nothing",
@@ -252,6 +215,7 @@ MUTANTS: Final = (
         (BATCH, ACKS, ""),
         (BATCH, PAGES, PAGES + ACKS),
     ),
+    # --- queues ---
     mutant(
         "requeue-with-a-new-number",
         "what was given back and then acknowledged comes back",
@@ -438,6 +402,7 @@ MUTANTS: Final = (
             lines("stored: bool = message.persistent and self._queue.stores and lane.code != UNDELIVERED"),
         ),
     ),
+    # --- frames of one batch, and own writes ---
     mutant(
         "batch-closed-in-the-middle",
         "after a crash half a transaction, or half a move, is there",
@@ -515,6 +480,7 @@ MUTANTS: Final = (
         "a message that was tried before looks as if it were new",
         ("msgstore/log/records.py", lines("if flags & DELIVERED:", "    message.attempts = 1"), ""),
     ),
+    # --- sealed files of streams ---
     mutant(
         "chunk-without-sync",
         "what a stream has sealed, and the log forgotten, is gone after a power cut",
@@ -640,6 +606,7 @@ MUTANTS: Final = (
             "            if key not in self._keys:\n                self._keys.add(key)\n                return\n",
         ),
     ),
+    # --- replication ---
     mutant(
         "follower-acks-before-the-sync",
         "what was confirmed is on no disk but the leader's",
@@ -733,6 +700,7 @@ MUTANTS: Final = (
             lines("    pass", "job.committed_lsn = self.committed_lsn"),
         ),
     ),
+    # --- removals and epochs ---
     mutant(
         "file-removed-at-once",
         "a stream that is being deleted, or shortened, has no files, and is there after a power cut",
@@ -808,6 +776,7 @@ MUTANTS: Final = (
             "entries[ended][1] < lsn:",
         ),
     ),
+    # --- metadata ---
     mutant(
         "declared-before-it-is-synced",
         "a queue whose declaration was answered is gone after a power cut",
@@ -849,6 +818,7 @@ MUTANTS: Final = (
             lines("    self.next_number = applied", "self.durable = self.next_number", "self.applied = self.durable"),
         ),
     ),
+    # --- reads that fail ---
     mutant(
         "read-errors-are-empty",
         "a read that fails once is taken for damage, and the messages are gone",
@@ -898,17 +868,6 @@ MUTANTS: Final = (
 )
 
 
-def apply(change: Change, root: Path) -> None:
-    """Make the replacement in the copy at `root`; exit when it does not match exactly once."""
-    path = root / "warren" / change.path
-    text = path.read_text()
-    count = text.count(change.old)
-    if count != 1:
-        print(f"{change.path}: matches {count} times, not once:\n{change.old}")
-        sys.exit(2)
-    path.write_text(text.replace(change.old, change.new))
-
-
 def tests_of(broken: Mutant | None) -> tuple[str, ...]:
     """Return the tests that have to find `broken`."""
     if broken is None:
@@ -917,67 +876,6 @@ def tests_of(broken: Mutant | None) -> tuple[str, ...]:
         return READ_TESTS
     is_replication = all(change.path.startswith("replication/") for change in broken.changes)
     return REPLICA_TESTS if is_replication else STORE_TESTS
-
-
-def mutated_copy(root: Path, broken: Mutant | None) -> None:
-    ignored = shutil.ignore_patterns("*.so", "__pycache__")
-    shutil.copytree(SOURCES, root / "warren", ignore=ignored)
-    for change in broken.changes if broken is not None else ():
-        apply(change, root)
-
-
-def try_mutant(broken: Mutant | None, tests: Sequence[str], environment: Mapping[str, str]) -> tuple[bool, str]:
-    """Return whether `tests` failed on the source with `broken`, interpreted, and a line about how."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line", *tests]
-    with tempfile.TemporaryDirectory() as directory:
-        root = Path(directory)
-        mutated_copy(root, broken)
-        variables = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"} | dict(environment)
-        try:
-            result = subprocess.run(
-                command, cwd=TESTS, env=variables, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return True, "it does not come to an end"
-    if result.returncode not in (0, FAILED):
-        print(result.stdout[-2000:], result.stderr[-2000:])
-        sys.exit(2)
-    lines = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "/", "E "))]
-    return result.returncode == FAILED, lines[0] if lines else ""
-
-
-def try_mutants(
-    names: list[str],
-    mutants: Sequence[Mutant],
-    tests_of: Callable[[Mutant | None], Sequence[str]],
-    environment: Mapping[str, str],
-) -> int:
-    """Try the mutants of these names, of no names all, each by its tests, and return the exit code.
-
-    `tests_of` None are those that the unbroken source has to pass first.
-    """
-    chosen = [broken for broken in mutants if not names or broken.name in names]
-    if len(chosen) != (len(names) or len(mutants)):
-        print(f"the mutants are: {' '.join(broken.name for broken in mutants)}")
-        return 2
-    for broken in chosen:
-        with tempfile.TemporaryDirectory() as directory:
-            mutated_copy(Path(directory), broken)
-    failed, line = try_mutant(None, tests_of(None), environment)
-    if failed:
-        print(f"the tests fail unbroken: {line}")
-        return 2
-    survivors = 0
-    for broken in chosen:
-        start_s = time.monotonic()
-        found, line = try_mutant(broken, tests_of(broken), environment)
-        survivors += not found
-        verdict = "found" if found else "SURVIVES"
-        print(f"{broken.name:32} {verdict:9} {time.monotonic() - start_s:5.0f} s  {broken.harm}", flush=True)
-        if found:
-            print(f"{'':32} {line.rpartition('/')[2][:160]}", flush=True)
-    print(f"{len(chosen) - survivors} of {len(chosen)} found")
-    return 1 if survivors else 0
 
 
 if __name__ == "__main__":
