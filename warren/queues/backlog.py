@@ -17,6 +17,8 @@
 6. A message taken out of turn leaves a gap in the head or the tail (``queues.message_run``). Where nearly everything is
    gaps, the rest is stored and given up as under pressure: a message that nobody takes does not keep a place for each
    that has passed it. One that is taken from the middle stays in the index until it is settled (middle.py (2)).
+7. The tail has a place for each number up to `next_number`, so its gaps at the end stay. The head may end earlier: a
+   message that does not follow it at once comes into the tail.
 """
 
 from __future__ import annotations
@@ -340,9 +342,17 @@ class Backlog(IndexOwner):
         return self.head.numbered() + self.tail.numbered()
 
     def check_invariants(self) -> None:
-        """Assert that the sums fit the messages in memory. For tests."""
-        self.head.check_invariants()
-        self.tail.check_invariants()
+        """Assert (1) and (7) of the module header, and that the sums fit the messages in memory. For tests."""
+        head, middle, tail = self.head, self.middle, self.tail
+        head.check_invariants()
+        tail.check_invariants()
+        if tail.count:
+            assert tail.end() == self.next_number
+        if middle.count:
+            assert head.count == 0 or head.end() <= middle.start
+            assert middle.start < middle.end <= self.tail_from()
+        elif tail.count:
+            assert head.count == 0 or head.end() <= tail.first
 
     # --- to disk --------------------------------------------------------------------------------------------------
 
@@ -370,10 +380,8 @@ class Backlog(IndexOwner):
 
     def thin_out(self) -> bool:
         """Free gaps, if these are the most part; False when messages between them would have to be stored first."""
-        if not self.head.is_sparse() and not self.tail.is_sparse():
-            return True
-        self.head.trim()
-        self.tail.trim()
+        if self.head.is_sparse():
+            self.head.trim()
         return not self.head.is_sparse() and not self.tail.is_sparse()
 
     def _shorten_head(self) -> None:

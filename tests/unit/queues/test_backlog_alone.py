@@ -11,6 +11,7 @@ from warren.msgstore.log.message import Envelope, Message, build_message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK
 from warren.queues.backlog import SHORT_HEAD_MESSAGES, Backlog
+from warren.queues.message_run import SPARSE_MIN
 
 QUEUE_ID = 1
 MANY = 3 * SHORT_HEAD_MESSAGES
@@ -244,6 +245,27 @@ def test_a_message_that_is_taken_out_of_turn_makes_those_before_it_suspect() -> 
     waiting.check()
     waiting.drain()
     assert waiting.backlog.delivered_below() == 10
+
+
+@pytest.mark.parametrize("end", ["head", "tail"])
+def test_a_message_has_its_number_after_most_of_those_before_it_passed(end: str) -> None:
+    """(6)"""
+    waiting = Waiting()
+    backlog = waiting.backlog
+    waiting.publish(b"first", persistent=False)
+    if end == "tail":
+        backlog.pass_number()
+        waiting.publish(b"second", persistent=False)  # not right after the first, so it is in the tail
+    while not (backlog.head.is_sparse() or backlog.tail.is_sparse()):
+        assert waiting.take(waiting.publish(b"taken", persistent=False))
+    for _ in range(3):
+        if not backlog.thin_out():
+            backlog.batch_closed()
+            waiting.store.rest()
+    assert backlog.thin_out()
+    assert waiting.publish(b"last", persistent=False) > SPARSE_MIN
+    waiting.check()
+    waiting.drain()
 
 
 @pytest.mark.parametrize("all_persistent", [False, True])
