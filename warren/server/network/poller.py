@@ -1,7 +1,7 @@
 """Wait for descriptors and for wake-ups, and remember those that are ready until a turn handles them.
 
 1. `ready` has the events that the selector told and no turn has handled, in their order: each event is told only once.
-   With `GO_ON` it has sockets for which nothing came, but whose connections have more to handle.
+   With `GO_ON` it has sockets for which nothing came, but whose connections have more to handle. It is told once, too.
 2. A descriptor that is no longer watched is not ready: the next socket may get its number.
 3. `wake` ends a wait at once, from any thread.
 """
@@ -55,6 +55,13 @@ class Poller:
     def go_on(self, fd: int) -> None:
         """Let a connection continue in the next turn though nothing comes for it."""
         self.ready[fd] = self.ready.get(fd, 0) | GO_ON
+
+    def leave(self, events: list[tuple[int, int]]) -> None:
+        """Keep events that a turn has not reached. They come first in the next one."""
+        ready = dict(events)
+        for fd, mask in self.ready.items():  # became ready during the turn
+            ready[fd] = ready.get(fd, 0) | mask
+        self.ready = ready
 
     def take(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Take each socket that is ready once, then `events`."""

@@ -223,11 +223,11 @@ class Reactor:
                     self._read(transport)
                 if self._units >= check_at:
                     if self._units >= TURN_UNITS or self._clock() - start_s > TURN_BUDGET_S:
-                        self.poller.ready = dict(events[reached:])
+                        self.poller.leave(events[reached:])
                         break
                     check_at = self._units + CLOCK_EVERY_UNITS
         except BaseException:
-            self.poller.ready = dict(events[reached:])  # this task restarts, and each event is told only once
+            self.poller.leave(events[reached:])  # this task restarts, and each event is told only once
             raise
         # After the last event: until here a closed descriptor cannot be reused by another connection.
         if self.acceptor.accepting:
