@@ -203,6 +203,47 @@ def test_late_answers_are_ignored(client: Client, harness: Harness, way: str) ->
     assert harness.queue("q").unacked_count == 1
 
 
+@rule("warren.queue.consumer-timeout.rollback", "A rollback begins the time of an unanswered delivery again.")
+@pytest.mark.parametrize("passed_s", [30, 61])
+@pytest.mark.parametrize("way", ["ack", "nack", "get"])
+def test_a_rollback_begins_the_time_again(client: Client, harness: Harness, way: str, passed_s: int) -> None:
+    fill(client, {"x-consumer-timeout": 60_000})
+    client.call(1, m.TxSelect())
+    if way == "get":
+        assert client.get("q") is not None
+    else:
+        client.consume("q", "t")
+        assert client.bodies() == [b"0"]
+    client.send(1, m.BasicNack(1, multiple=False, requeue=True) if way == "nack" else m.BasicAck(1, False))
+    harness.pass_time(passed_s)
+    client.nothing()
+    client.call(1, m.TxRollback())
+    harness.pass_time(59.9)
+    client.nothing()
+    harness.pass_time(0.1)
+    if way == "get":
+        assert client.refusal() == timed_out(60_000)
+    else:
+        assert client.expect(m.BasicCancel) == m.BasicCancel("t", True)
+    assert harness.queue("q").ready_count == 1
+
+
+@rule("warren.queue.consumer-timeout.rollback", "The same applies to the limit of the broker.")
+def test_the_broker_looks_again_after_a_rollback(client: Client, harness: Harness) -> None:
+    fill(client, QUORUM, 2)
+    client.call(1, m.TxSelect())
+    client.consume("q", "t")
+    assert client.bodies() == [b"0", b"1"]
+    client.send(1, m.BasicAck(1, False))
+    let_minutes_pass(harness, 32)
+    client.expect(m.BasicCancel)
+    queue = harness.queue("q")
+    assert (queue.ready_count, queue.unacked_count) == (1, 1)
+    client.call(1, m.TxRollback())
+    let_minutes_pass(harness, 32)
+    assert (queue.ready_count, queue.unacked_count) == (2, 0)
+
+
 @rule(
     "warren.queue.consumer-timeout.longer", "A longer limit of the queue or the consumer goes before the broker's own."
 )

@@ -5,7 +5,8 @@
 2. A channel is closed (406) when the peer cannot be told about a consumer: after basic.get, after basic.cancel by the
    client, and if the client does not understand that consumers are cancelled.
 3. The limit of the broker applies to quorum queues whose arguments, policies and consumers do not set another one. Each
-   delivery is looked at once after its time, by `OverdueRun`; `sweep` knows the time of a delivery (`Peer.tick`).
+   delivery is looked at once after its time, by `OverdueRun`; `sweep` knows the time of a delivery (`Peer.tick`). A
+   delivery is looked at again after a rollback has taken its answer back.
 
 As RabbitMQ 4.3; limits of arguments and policies, here for classic queues too: ``queues.delivery_timeout``.
 """
@@ -35,7 +36,7 @@ def sweep(peer: Peer, now_s: float) -> float:
             ledger = channel.ledger
             if now_s - ledger.waiting_since(now_s) > timeout_s:
                 up_to = ledger.last_tag_by(now_s - timeout_s)
-                if up_to > channel.swept_tag and channel.state != CHANNEL_CLOSING:
+                if up_to > ledger.swept_tag and channel.state != CHANNEL_CLOSING:
                     peer.begin(OverdueRun(channel, up_to, int(timeout_s * 1000)))
     return now_s + min(DELIVERY_SWEEP_S, max(timeout_s, 1.0) / 4)
 
@@ -108,9 +109,9 @@ class OverdueRun(Job):
         tags = self._tags
         if tags is None:
             steps.left -= ledger.unacked_count // LOOKS_PER_STEP
-            tags = ledger.outstanding_between(channel.swept_tag + 1, self._up_to)
+            tags = ledger.outstanding_between(ledger.swept_tag + 1, self._up_to)
             self._tags = tags
-            channel.swept_tag = self._up_to
+            ledger.swept_tag = self._up_to
         while self._next < len(tags):
             if steps.left <= 0:
                 return False

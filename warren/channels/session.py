@@ -88,7 +88,6 @@ class Session:
         self.serial: int = login.channels_opened  # unlike the number never used again
         self._publisher: Publisher | None = None  # made when first needed: most subscribers never do
         self._watcher: TrafficWatcher | None = None
-        self.swept_tag: int = 0  # up to here deliveries were looked at by `overdue.OverdueRun`
         ledger.owner = self
         self.watch(copies=vhost is not None and vhost.tracing)
 

@@ -486,7 +486,7 @@ class Rollback(Job):
             steps.left -= 1
             self._ledger.restore(delivery)
             # Its time may have run out while its answer waited: it would not be looked at again.
-            delivery.queue.touch(self._ledger, delivery)
+            delivery.queue.given_back(self._ledger, delivery)
             self.restored(delivery)
         return False
 

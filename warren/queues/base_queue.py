@@ -315,6 +315,9 @@ class BaseQueue(Receiver):
     def touch(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
         """Give a delivery its visibility timeout again, if it has one."""
 
+    def given_back(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
+        """Begin the time limits of a delivery again: a rollback has taken its answer back."""
+
     def replace(self, delivery: Delivery, message: Message) -> bool:
         """Have `message`, which has the same body, stand for the delivery from now on; False: it is not possible."""
         return False

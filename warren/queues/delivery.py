@@ -257,6 +257,7 @@ class DeliveryLedger(Waiter):
         self.owner: object = None  # the channel, to be closed
         self._marks = _NO_MARKS  # next tag and time, see `waiting_since`
         self._overdue = _NO_OVERDUE  # tags that the broker has taken back
+        self.swept_tag: i64 = 0  # up to here the broker has looked for deliveries that wait too long
 
     # --- giving out ---------------------------------------------------------------------------------------------
 
@@ -521,6 +522,8 @@ class DeliveryLedger(Waiter):
     def restore(self, delivery: Delivery) -> None:
         """Put back a delivery that `take` returned and that was not released: tx.rollback."""
         self.unacked_count += 1
+        if delivery.tag <= self.swept_tag:
+            self.swept_tag = delivery.tag - 1
         index: i64 = delivery.tag - self._first_tag
         if index < 0 or index >= len(self._entries):
             self._straggle(delivery)

@@ -7,7 +7,8 @@
 1. Each delivery with a limit has an entry in one heap by time. An answer leaves the entry there. From `STALE_MIN`
    entries on answered ones are removed: their time may be hours ahead, and they keep their channel in memory.
 2. A delivery whose time begins again has another entry, and `_touched` says which one is valid. That is forgotten
-   together with the entries of answered deliveries.
+   together with the entries of answered deliveries. So the entries of a delivery do not add up, however often its time
+   begins again. An answer that waits in a transaction ends both limits, and a rollback begins them again.
 3. Deliveries come back in the order of their limits, `LEAVE_MAX` in one turn.
 4. An answer after the consumer timeout is ignored: the ledger knows the tag (`DeliveryLedger.take_overdue`). After the
    visibility timeout the tag is unknown: the consumer stays, and has to learn that its answer had no effect.
@@ -45,6 +46,10 @@ class TimeLimit:
         self.tag: i64 = tag
         self.timeout_ms: i64 = timeout_ms
 
+    def key(self) -> tuple[DeliveryLedger, int]:
+        """Return the delivery and the kind of the limit: a negative tag is that of a consumer timeout."""
+        return self.ledger, int(self.tag if self.timeout_ms == 0 else -self.tag)
+
 
 class DeliveryTimeouts:
     """The time limits of the unacked deliveries of `queue`. `timer` is set for the first one."""
@@ -56,14 +61,14 @@ class DeliveryTimeouts:
         self._timer = timer
         self._limits: list[tuple[int, int, TimeLimit]] = []  # a heap by time; the number keeps equal times in order
         self._made: i64 = 0
-        self._touched: dict[tuple[DeliveryLedger, int], int] = {}  # until when, of deliveries by their tags
+        self._touched: dict[tuple[DeliveryLedger, int], int] = {}  # until when, by `TimeLimit.key`
 
     def __len__(self) -> int:
         """Return how many limits are noted, those of answered deliveries included."""
         return len(self._limits)
 
     def touched_count(self) -> int:
-        """Return how many deliveries are noted whose time began again, answered ones included."""
+        """Return how many limits are noted that began again, those of answered deliveries included."""
         return len(self._touched)
 
     def begin(self, ledger: DeliveryLedger, visible_ms: i64, timeout_ms: i64) -> None:
@@ -74,14 +79,19 @@ class DeliveryTimeouts:
         if timeout_ms > 0:
             self._add(TimeLimit(self._log.now_ms + timeout_ms, ledger, tag, timeout_ms))
 
-    def touch(self, ledger: DeliveryLedger, tag: i64, visible_ms: i64) -> None:
-        """Begin the time of a delivery again."""
-        at_ms: i64 = self._log.now_ms + visible_ms
-        key = (ledger, int(tag))
-        if self._touched.get(key, 0) == at_ms:
+    def begin_again(self, ledger: DeliveryLedger, tag: i64, visible_ms: i64, timeout_ms: i64) -> None:
+        """Begin the time of a delivery again, for one or both of its limits."""
+        if visible_ms > 0:
+            self._replace(TimeLimit(self._log.now_ms + visible_ms, ledger, tag, 0))
+        if timeout_ms > 0:
+            self._replace(TimeLimit(self._log.now_ms + timeout_ms, ledger, tag, timeout_ms))
+
+    def _replace(self, limit: TimeLimit) -> None:
+        key = limit.key()
+        if self._touched.get(key, 0) == limit.at_ms:
             return
-        self._touched[key] = int(at_ms)
-        self._add(TimeLimit(at_ms, ledger, tag, 0))
+        self._touched[key] = int(limit.at_ms)
+        self._add(limit)
 
     def _add(self, limit: TimeLimit) -> None:
         if len(self._limits) > 4 * self._queue.unacked_count + STALE_MIN:
@@ -94,13 +104,12 @@ class DeliveryTimeouts:
         kept: list[tuple[int, int, TimeLimit]] = []
         for entry in self._limits:
             limit = entry[2]
-            ledger = limit.ledger
-            until_ms: i64 = self._touched.get((ledger, int(limit.tag)), 0) if limit.timeout_ms == 0 else 0
-            if until_ms <= limit.at_ms and ledger.is_outstanding(limit.tag):
+            until_ms: i64 = self._touched.get(limit.key(), 0) if self._touched else 0
+            if until_ms <= limit.at_ms and limit.ledger.is_outstanding(limit.tag):
                 kept.append(entry)
         heapify(kept)
         self._limits = kept
-        self._touched = {key: at_ms for key, at_ms in self._touched.items() if key[0].is_outstanding(key[1])}
+        self._touched = {key: at_ms for key, at_ms in self._touched.items() if key[0].is_outstanding(abs(key[1]))}
 
     def first_ms(self) -> i64:
         """Return when the next limit is over."""
@@ -118,15 +127,15 @@ class DeliveryTimeouts:
 
     def _end(self, limit: TimeLimit) -> None:
         ledger = limit.ledger
+        if self._touched:
+            key = limit.key()
+            if self._touched.get(key, 0) > limit.at_ms:
+                return
+            self._touched.pop(key, None)
         if limit.timeout_ms > 0:
             if ledger.is_outstanding(limit.tag):
                 self._host.delivery_overdue(ledger, int(limit.tag), int(limit.timeout_ms))
             return
-        if self._touched:
-            key = (ledger, int(limit.tag))
-            if self._touched.get(key, 0) > limit.at_ms:
-                return
-            self._touched.pop(key, None)
         delivery = ledger.maybe_take(limit.tag)
         if delivery is not None:
             ledger.release(delivery)

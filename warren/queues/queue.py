@@ -229,7 +229,14 @@ class Queue(BaseQueue):
         consumer = delivery.consumer
         visible_ms: i64 = self.rules.visibility_timeout_ms if consumer is None else consumer.visibility_ms
         if visible_ms > 0 and not self.deleted:
-            self.need_keeper().timeouts().touch(ledger, delivery.tag, visible_ms)
+            self.need_keeper().timeouts().begin_again(ledger, delivery.tag, visible_ms, 0)
+
+    def given_back(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
+        consumer, rules = delivery.consumer, self.rules
+        visible_ms: i64 = rules.visibility_timeout_ms if consumer is None else consumer.visibility_ms
+        timeout_ms: i64 = rules.consumer_timeout_ms if consumer is None else consumer.timeout_ms
+        if (visible_ms > 0 or timeout_ms > 0) and not self.deleted:
+            self.need_keeper().timeouts().begin_again(ledger, delivery.tag, visible_ms, timeout_ms)
 
     def reject(self, delivery: Delivery) -> None:
         keeper = self.keeper

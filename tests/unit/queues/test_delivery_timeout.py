@@ -54,5 +54,21 @@ def test_that_answered_deliveries_had_more_time_is_forgotten() -> None:
     assert (queue.unacked_count, queue.ready_count, timeouts.touched_count()) == (0, 1, 0)
 
 
+def test_many_rollbacks_of_one_answer_leave_few_limits() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q", arguments={"x-visibility-timeout": 600_000, "x-consumer-timeout": 700_000})
+    client.consume("q", "t")
+    client.publish("", "q", b"m")
+    client.deliveries()
+    client.call(1, m.TxSelect())
+    timeouts = harness.plain_queue("q").need_keeper().timeouts()
+    for _ in range(STALE_MIN):
+        harness.broker.log.now_ms += 1
+        client.send(1, m.BasicAck(1, False))
+        client.call(1, m.TxRollback())
+    assert (len(timeouts) <= STALE_MIN + 8, timeouts.touched_count()) == (True, 2)
+
+
 def touch(client: Client, tag: int) -> None:
     client.publish("amq.control", "touch", headers=encode_table({"delivery-tag": tag}))
