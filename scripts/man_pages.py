@@ -7,8 +7,8 @@ Runs with the Python that Warren is installed for.
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -187,4 +187,6 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description="Write the manual pages below a directory.")
+    parser.add_argument("directory", type=Path)
+    main(parser.parse_args().directory)

@@ -7,9 +7,9 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import inspect
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -118,4 +118,6 @@ def _paragraph(tree: ast.Module) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page())
+    parser = argparse.ArgumentParser(description="Write the reference of the Python packages.")
+    parser.add_argument("file", type=Path)
+    parser.parse_args().file.write_text(page())

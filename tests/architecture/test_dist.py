@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -594,6 +595,15 @@ def test_every_command_and_every_setting_has_its_place_in_the_manual(monkeypatch
     for name in commands - {"config"}:
         assert f".nf\nwarren {name.replace('-', chr(92) + '-')}" in pages[f"warren-{name}.1"]
     assert "\\-\\-to DIR" in pages["warren-export.1"]
+
+
+@pytest.mark.parametrize("name", ["man_pages", "python_api"])
+def test_a_script_that_writes_pages_does_not_take_an_option_for_its_place(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / f"scripts/{name}.py"), "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    helped = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert helped.stdout.startswith("usage:")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_line_of_a_page_is_an_instruction_only_when_it_is_meant_so(monkeypatch: pytest.MonkeyPatch) -> None:
