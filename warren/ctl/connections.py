@@ -18,13 +18,15 @@ _Connection = Annotated[
     typer.Argument(metavar="CONNECTION", help="Its name, as in list_connections name", autocompletion=connection_names),
 ]
 _Reason = Annotated[str, typer.Argument(metavar="REASON", help="What the client is told")]
-_DEFAULT_REASON: Final = "Closed by warren ctl"
-
-
 _Channel = Annotated[
     int, typer.Argument(metavar="CHANNEL", help="The number of its channel, as in list_consumers number")
 ]
 _Tag = Annotated[str, typer.Argument(metavar="CONSUMER_TAG", help="Its tag, as in list_consumers consumer_tag")]
+_WhyCancelled = Annotated[
+    str, typer.Argument(metavar="REASON", help="What the log says, and a client of AMQP 1.0 is told")
+]
+_DEFAULT_REASON: Final = "Closed by warren ctl"
+_WHY_CANCELLED: Final = "Cancelled by warren ctl"
 
 
 def close_connection(context: typer.Context, connection: _Connection, reason: _Reason = _DEFAULT_REASON) -> None:
@@ -35,7 +37,11 @@ def close_connection(context: typer.Context, connection: _Connection, reason: _R
 
 
 def cancel_consumer(
-    context: typer.Context, connection: _Connection, channel: _Channel, tag: _Tag, reason: _Reason = _DEFAULT_REASON
+    context: typer.Context,
+    connection: _Connection,
+    channel: _Channel,
+    tag: _Tag,
+    reason: _WhyCancelled = _WHY_CANCELLED,
 ) -> None:
     """Cancel one consumer; its connection stays open (Warren)."""
     current = session(context)

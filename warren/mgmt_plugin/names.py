@@ -13,6 +13,7 @@ from warren.mgmt_plugin.routes import Access, Call, not_authorised, not_found
 
 DEFAULT_NAME: Final = "amq.default"
 CLOSED_BY_MANAGEMENT: Final = "Closed via management plugin"
+CANCELLED_BY_MANAGEMENT: Final = "Cancelled via management plugin"
 
 
 def cluster_id(view: EngineView) -> str:
@@ -107,9 +108,9 @@ def check_may_close(call: Call, user: str) -> None:
         raise not_authorised(Access.POLICYMAKER.value)
 
 
-def reason_to_close(call: Call) -> str:
-    """Return what the client is told, and the log."""
-    return call.request.headers.get("x-reason") or CLOSED_BY_MANAGEMENT
+def reason_of(call: Call, otherwise: str = CLOSED_BY_MANAGEMENT) -> str:
+    """Return what the log says, and the client is told; `otherwise`: when the request does not say it."""
+    return call.request.headers.get("x-reason") or otherwise
 
 
 def the_vhost(call: Call) -> str:

@@ -193,7 +193,9 @@ def test_a_consumer_is_sought_where_the_path_says(place: Place, amqp: Connect) -
     assert len(place.api.get(f"/consumers/{place.v}")) == 1
 
 
-def test_who_may_close_a_connection_may_cancel_its_consumers(place: Place, amqp: Connect) -> None:
+def test_who_may_close_a_connection_may_cancel_its_consumers(
+    broker: WarrenProcess, place: Place, amqp: Connect
+) -> None:
     owner = place.user("owner", "management")
     channel = amqp("owner", "x").channel()
     channel.queue_declare("q")
@@ -210,6 +212,9 @@ def test_who_may_close_a_connection_may_cancel_its_consumers(place: Place, amqp:
     assert owner.delete(first) == 204
     assert place.user("chief", "administrator", None).delete(second) == 204
     assert place.api.get(f"/consumers/{place.v}") == []
+    wait_until(lambda: second.removeprefix("/consumers/") in broker.log(), "a line of audit")
+    lines = [line for line in broker.log().splitlines() if "consumer.cancelled" in line and place.vhost in line]
+    assert len(lines) == 2 and all("Cancelled via management plugin" in line for line in lines)
 
 
 # --- live changes -----------------------------------------------------------------------------------------------------

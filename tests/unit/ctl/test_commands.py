@@ -384,6 +384,13 @@ def test_the_reason_of_a_close_is_a_header(api: FakeApi, ctl: Ctl) -> None:
     assert "X-Evil" not in api.asked[0].headers
 
 
+def test_a_consumer_that_is_cancelled_is_not_called_closed(api: FakeApi, ctl: Ctl) -> None:
+    api.answer("DELETE", "consumers/%2F/c/1/t", None, 204)
+    for reason in ((), ("it hangs",)):
+        assert ctl("cancel_consumer", "c", "1", "t", *reason).exit_code == 0
+    assert [each.headers["X-Reason"] for each in api.asked] == ["Cancelled by warren ctl", "it hangs"]
+
+
 def test_a_user_who_exists_is_not_overwritten(api: FakeApi, ctl: Ctl) -> None:
     api.answer("GET", "users/bob", USER)
     assert ctl("add_user", "bob", "x") == (1, "", 'warren ctl: user "bob" already exists\n')

@@ -17,7 +17,7 @@ from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.metrics.statistics import RANGE_QUERY, Ranges, Statistics
 from warren.mgmt_plugin.names import (
     check_may_close,
-    reason_to_close,
+    reason_of,
     the_connection,
     the_connection_to_close,
     visible_connections,
@@ -90,7 +90,7 @@ class ConnectionHandlers(Handlers):
         return self.describe_connection(connection, Ranges.of(call.query))
 
     async def close_connection(self, call: Call) -> None:
-        self._connections.close(the_connection_to_close(call, self._view), reason_to_close(call))
+        self._connections.close(the_connection_to_close(call, self._view), reason_of(call))
 
     async def list_user_connections(self, call: Call) -> Response:
         return await self._answer_connections(call, self._of_user(call))
@@ -98,7 +98,7 @@ class ConnectionHandlers(Handlers):
     async def close_user_connections(self, call: Call) -> None:
         check_may_close(call, call.params["user"])
         for connection in self._of_user(call):
-            self._connections.close(connection, reason_to_close(call))
+            self._connections.close(connection, reason_of(call))
             await give_way()
 
     def _of_user(self, call: Call) -> list[ConnectionRef]:

@@ -22,7 +22,7 @@ from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.metrics.statistics import Statistics
-from warren.mgmt_plugin.names import reason_to_close, the_connection_to_close, visible_queues
+from warren.mgmt_plugin.names import CANCELLED_BY_MANAGEMENT, reason_of, the_connection_to_close, visible_queues
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.mgmt_plugin.terms import table_to_json
 
@@ -129,7 +129,7 @@ class ConsumerHandlers(Handlers):
         consumer = view.consumers.maybe(connection, number, call.params["consumer"])
         if consumer is None:
             raise not_found()
-        if not view.consumers.cancel(consumer, reason_to_close(call)):
+        if not view.consumers.cancel(consumer, reason_of(call, CANCELLED_BY_MANAGEMENT)):
             raise bad_request("a client of this protocol cannot be told that; close its connection instead")
 
     ROUTES: ClassVar = (
