@@ -24,7 +24,7 @@ from warren.amqp.errors import (
     ConnectionException,
 )
 from warren.channels.channel_confirms import ChannelConfirms
-from warren.channels.consuming import cancel, cancel_by_broker, consume, drop_consumer, get, limit_prefetch
+from warren.channels.consuming import cancel, cancel_by_broker, consume, get, limit_prefetch
 from warren.channels.content_channel import ContentChannel
 from warren.channels.jobs import ReturnRun
 from warren.channels.session import signed_tag
@@ -69,8 +69,7 @@ class Channel(ContentChannel):
         return True
 
     def end_consumer(self, consumer: Consumer, reason: str) -> bool:
-        drop_consumer(self, consumer)
-        self.consumer_cancelled(consumer)
+        cancel_by_broker(self, consumer)
         return True
 
     def _recover(self, requeue: bool) -> None:

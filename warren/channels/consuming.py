@@ -4,6 +4,21 @@
 2. A reply queue (direct reply-to) belongs to one channel and its one consumer, and goes with that. It has an
    unguessable name and is not listed.
 3. basic.cancel of an unknown tag is answered like any other.
+4. A consumer leaves its channel once, by `lose`, and its queue, if that is still there, by `drop_consumer`:
+
+    why it ends            function                           the peer is told                 its unanswered deliveries
+    ---------------------  ---------------------------------  -------------------------------  -------------------------
+    the client cancels     cancel                             cancel-ok, or as it has asked    stay
+    its channel ends       drop_consumer (jobs.ChannelEnd)    that the channel has ended       are requeued
+    the queue is deleted   consumer_lost; by the same client  basic.cancel, or DELETED         have no queue
+                           lose, then CancelNotices           the same, after delete-ok        have no queue
+    lost right to read     recheck, then cancel_by_broker     basic.cancel, or DELETED         stay
+    consumer timeout       give_up_consumer (overdue)         basic.cancel, or LIMIT_EXCEEDED  stay, but the overdue one
+    an operator            cancel_by_operator, end_consumer   basic.cancel, or DETACH_FORCED   stay
+
+   A delivery that stays can still be answered. A client without `consumer_cancel_notify` is not told, and its channel
+   is closed (406) after a consumer timeout. In AMQP 1.0 the link is detached with the condition that is named, and its
+   deliveries are requeued. MQTT and STOMP have no word for any of it: the connection ends; an operator is refused.
 
 ``queues.consumer_groups`` chooses the next consumer, ``queues.delivery`` keeps the unacknowledged deliveries.
 """
@@ -136,61 +151,49 @@ def cancel(channel: Session, method: m.BasicCancel) -> None:
     """basic.cancel."""
     consumer = channel.ledger.consumers.get(method.consumer_tag)
     if consumer is not None:
-        _remove(channel, consumer)
+        drop_consumer(channel, consumer)
     if not method.no_wait:
         channel.reply(m.BasicCancelOk(method.consumer_tag))
 
 
-def drop_consumer(channel: Session, consumer: Consumer) -> None:
-    """Remove a consumer, if it has not gone by itself: at the end of `channel`, or for an operator."""
-    if consumer.tag in channel.ledger.consumers:
-        _remove(channel, consumer)
-
-
-def _remove(channel: Session, consumer: Consumer) -> None:
-    _forget(channel, consumer)
+def drop_consumer(channel: Session, consumer: Consumer) -> bool:
+    """Remove a consumer from its channel and its queue, without a word; False: it had left."""
     queue = consumer.queue
-    if _is_reply_queue(channel, queue):
-        consumer.owner = None
+    is_reply_queue = _is_reply_queue(channel, queue)
+    if consumer.owner is channel and not is_reply_queue:
+        channel.connection.broker.watchers.consumer_deleted(consumer)  # it names its channel
+    if not lose(channel, consumer):
+        return False
+    if is_reply_queue:
         del channel.vhost.reply_queues[queue.name]
         queue.close()  # later replies are dropped
         if queue is channel.reply_queue:
             channel.reply_queue = None
-        return
-    channel.connection.broker.watchers.consumer_deleted(consumer)  # it names its channel
-    consumer.owner = None
-    _leave_queue(channel, consumer)
+        return True
+    queue.remove_consumer(consumer)
+    if queue.auto_delete and not queue.consumers:
+        channel.connection.broker.delete_queue(channel.vhost, queue)
+    return True
 
 
 def _is_reply_queue(channel: Session, queue: BaseQueue) -> bool:
     return channel.vhost.reply_queues.get(queue.name) is queue
 
 
-def _forget(channel: Session, consumer: Consumer) -> None:
+def lose(channel: Session, consumer: Consumer) -> bool:
+    """Take a consumer off its channel; its queue is gone, or lets it go. False: it had left."""
+    if consumer.owner is not channel:
+        return False
+    consumer.owner = None
     del channel.ledger.consumers[consumer.tag]
     channel.ledger.left(consumer)
-
-
-def _leave_queue(channel: Session, consumer: Consumer) -> None:
-    queue = consumer.queue
-    queue.remove_consumer(consumer)
-    if queue.auto_delete and not queue.consumers:
-        channel.connection.broker.delete_queue(channel.vhost, queue)
+    return True
 
 
 def consumer_lost(channel: Session, consumer: Consumer) -> None:
-    """The queue of `consumer` is gone, or the right to read it: tell a client that understands."""
+    """The queue of `consumer` is gone: tell a client that understands."""
     if lose(channel, consumer) and channel.is_open():
         channel.consumer_cancelled(consumer)
-
-
-def lose(channel: Session, consumer: Consumer) -> bool:
-    """Take a consumer off the channel when its queue or the right to read it is gone; return False if it had left."""
-    if consumer.tag not in channel.ledger.consumers:
-        return False
-    _forget(channel, consumer)
-    consumer.owner = None
-    return True
 
 
 def recheck(channel: Session, consumer: Consumer) -> None:
@@ -204,28 +207,24 @@ def recheck(channel: Session, consumer: Consumer) -> None:
 
 
 def cancel_by_broker(channel: Session, consumer: Consumer) -> None:
-    """Take `consumer` off its channel and its queue, which is still there, and tell a client that understands."""
-    channel.connection.broker.watchers.consumer_deleted(consumer)
-    consumer_lost(channel, consumer)
-    _leave_queue(channel, consumer)
+    """Remove `consumer`, whose queue is still there, and tell a client that understands."""
+    if drop_consumer(channel, consumer) and channel.is_open():
+        channel.consumer_cancelled(consumer)
 
 
 def cancel_by_operator(channel: Session, consumer: Consumer, reason: str) -> bool:
     """Cancel `consumer` for an operator; False: the protocol of its peer has no way to say that."""
     if not channel.end_consumer(consumer, reason):
         return False
-    connection = channel.connection
-    fields: dict[str, object] = {
-        "peer": connection.origin.peer,
-        "user": connection.login.user_name,
-        "vhost": connection.login.vhost_name,
-        "channel": int(channel.number),
-        "queue": consumer.queue.name,
-        "consumer_tag": consumer.tag,
-        "reason": reason,
-    }
-    connection.broker.note("info", "consumer.cancelled", fields)
+    note_consumer(channel, consumer, "info", "consumer.cancelled", {"reason": reason})
     return True
+
+
+def note_consumer(channel: Session, consumer: Consumer, level: str, event: str, why: dict[str, object]) -> None:
+    """Have the log say what has become of a consumer."""
+    about = {"channel": int(channel.number), "queue": consumer.queue.name, "consumer_tag": consumer.tag}
+    connection = channel.connection
+    connection.broker.note(level, event, {**connection.noted(), **about, **why})
 
 
 def limit_prefetch(channel: Session, method: m.BasicQos) -> None:

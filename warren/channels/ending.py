@@ -18,15 +18,8 @@ if TYPE_CHECKING:
 
 def note_error(peer: Peer, event: str, channel_number: int, error: AmqpError) -> None:
     """Have the log say which error of `peer` ends it, or one of its sessions."""
-    fields: dict[str, object] = {
-        "peer": peer.origin.peer,
-        "user": peer.login.user_name,
-        "vhost": peer.login.vhost_name,
-        "channel": channel_number,
-        "reply_code": error.reply_code,
-        "reply_text": error.reply_text,
-    }
-    peer.broker.note("warning", event, fields)
+    about = {"channel": channel_number, "reply_code": error.reply_code, "reply_text": error.reply_text}
+    peer.broker.note("warning", event, {**peer.noted(), **about})
 
 
 def note_closed(peer: Peer) -> None:
@@ -38,13 +31,7 @@ def force_close(peer: Peer, reason: str, *, noted: bool = True) -> None:
     """Close from our side with 320, or drop a connection that is not open. `noted`: with a notice of its own."""
     if peer.state == RUNNING:
         if noted and not peer.origin.is_direct:
-            fields: dict[str, object] = {
-                "peer": peer.origin.peer,
-                "user": peer.login.user_name,
-                "vhost": peer.login.vhost_name,
-            }
-            fields["reason"] = reason
-            peer.broker.note("info", "connection.forced", fields)
+            peer.broker.note("info", "connection.forced", {**peer.noted(), "reason": reason})
         close_at_once(peer, CONNECTION_FORCED, reason)
     elif peer.state not in (CLOSING, ENDED):
         peer.end()

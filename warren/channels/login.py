@@ -105,7 +105,7 @@ class LoginRequest:
 def note_opened(connection: Peer) -> None:
     """Have the log and the listeners know that a peer works in its vhost; it has been told."""
     login = connection.login
-    fields: dict[str, object] = {"peer": connection.origin.peer, "user": login.user_name, "vhost": login.vhost_name}
+    fields = connection.noted()
     if login.name:
         fields["name"] = login.name
     connection.broker.note("info", "connection.opened", fields)

@@ -16,9 +16,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
+from warren.channels.consuming import note_consumer
 from warren.channels.jobs import LOOKS_PER_STEP
 from warren.channels.session import CHANNEL_CLOSING
-from warren.queues.delivery import Consumer, Delivery
+from warren.queues.delivery import Delivery
 from warren.queues.long_work import Job, Steps
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def end_overdue(channel: Session, tag: int, timeout_ms: int) -> None:
         if not channel.give_up_consumer(consumer, explanation):
             _close(channel, timeout_ms)
             return
-        _note(channel, consumer, timeout_ms)
+        note_consumer(channel, consumer, "warning", "consumer.timed_out", {"timeout_ms": timeout_ms})
     # Cancelling may have given it back already.
     taken = ledger.take_overdue(tag)
     if taken is not None:
@@ -75,20 +76,6 @@ def _close(channel: Session, timeout_ms: int) -> None:
         "see consumers doc guide to learn more"
     )
     channel.connection.close_session(channel, ChannelException(PRECONDITION_FAILED, text), 0)
-
-
-def _note(channel: Session, consumer: Consumer, timeout_ms: int) -> None:
-    connection = channel.connection
-    fields: dict[str, object] = {
-        "peer": connection.origin.peer,
-        "user": connection.login.user_name,
-        "vhost": connection.login.vhost_name,
-        "channel": int(channel.number),
-        "queue": consumer.queue.name,
-        "consumer_tag": consumer.tag,
-        "timeout_ms": timeout_ms,
-    }
-    connection.broker.note("warning", "consumer.timed_out", fields)
 
 
 class OverdueRun(Job):
