@@ -235,7 +235,7 @@ class BasicProperties:
         for bit, text in strings_before:
             if text is not None:
                 flags |= bit
-                parts.append(_shortstr(text))
+                parts.append(short_string(text))
         if self.headers is not None:
             flags |= HEADERS
             parts.append(self.headers)
@@ -254,7 +254,7 @@ class BasicProperties:
         for bit, text in strings_middle:
             if text is not None:
                 flags |= bit
-                parts.append(_shortstr(text))
+                parts.append(short_string(text))
         if self.timestamp is not None:
             flags |= TIMESTAMP
             parts.append(self.timestamp.to_bytes(8, "big"))
@@ -267,11 +267,12 @@ class BasicProperties:
         for bit, text in strings_after:
             if text is not None:
                 flags |= bit
-                parts.append(_shortstr(text))
+                parts.append(short_string(text))
         return flags.to_bytes(2, "big") + b"".join(parts)
 
 
-def _shortstr(text: str) -> bytes:
+def short_string(text: str) -> bytes:
+    """Return `text` as a short string: at most 255 bytes, with their number in front."""
     raw = text.encode("utf-8", "surrogateescape")
     assert len(raw) <= NAME_MAX_BYTES
     return bytes([len(raw)]) + raw

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.amqp import methods as m
-from warren.amqp.codec import decode_method
+from warren.amqp.codec import decode_method, decode_shortstr
 from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelException, ConnectionException
 from warren.amqp.field_table import without_key
 from warren.amqp.methods import BASIC_PUBLISH
 from warren.amqp.properties import (
     EXPIRATION,
+    FLAGS_OFFSET,
     HAS_BCC,
     HAS_CC,
     HAS_DEATHS,
@@ -34,10 +35,11 @@ from warren.amqp.properties import (
     PERSISTENT_FLAG,
     REPLY_TO,
     USER_ID,
-    BasicProperties,
     decode_properties,
     expiration_ms_of,
+    find_property,
     known_headers,
+    short_string,
 )
 from warren.channels.access import WRITE
 from warren.channels.consuming import REPLY_TO_NAME, REPLY_TO_PREFIX
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from warren.channels.peer import Peer
     from warren.channels.session import Session
 
+_REPLY_TO_SHORT: Final = short_string(REPLY_TO_NAME)
 TOPIC_STEPS_MAX: Final = 1 << 14  # of permissions for the keys of one message: 8,000 with an ordinary pattern
 
 
@@ -87,8 +90,7 @@ class Publisher:
             ChannelException: 403, 404; 406, the bindings of the exchange make it too much work. ConnectionException:
                 540, immediate.
         """
-        payload = BASIC_PUBLISH.to_bytes(4, "big") + arguments
-        publish: m.BasicPublish = decode_method(payload, 0, len(payload))
+        publish = decoded_arguments(arguments)
         vhost = self._channel.vhost
         principal = self._connection.principal
         assert principal is not None
@@ -139,12 +141,11 @@ class Publisher:
             self._control(route, header, body_bytes)
             return
         keys = [envelope.routing_key]
-        properties: BasicProperties | None = None
-        rewritten = False
+        sent = header  # as consumers see it
         known: i64 = 0
         if flags & HEADERS:
             known = known_headers(header)
-        if flags & (EXPIRATION | USER_ID | REPLY_TO) or known & (HAS_CC | HAS_BCC):
+        if flags & (EXPIRATION | USER_ID) or known & (HAS_CC | HAS_BCC):
             properties = decode_properties(header, 0, len(header))
             principal = self._connection.principal
             assert principal is not None
@@ -156,16 +157,17 @@ class Publisher:
                     envelope = Envelope(envelope.exchange, envelope.routing_key)
                     envelope.blind_copies = blind_copies
                     properties.headers = without_key(properties.headers, b"BCC")
-                    rewritten = True
-            if properties.reply_to == REPLY_TO_NAME:
+                    sent = header[:FLAGS_OFFSET] + properties.encode()
+        if flags & REPLY_TO:
+            at: i64 = find_property(sent, REPLY_TO)
+            if sent[at : at + len(_REPLY_TO_SHORT)] == _REPLY_TO_SHORT:
                 replies = channel.reply_queue
                 if replies is None:
                     raise ChannelException(PRECONDITION_FAILED, "fast reply consumer does not exist")
-                properties.reply_to = replies.name
-                rewritten = True
+                sent = sent[:at] + short_string(replies.name) + sent[at + len(_REPLY_TO_SHORT) :]
         message = Message(envelope, content, channel.number, body_bytes, largest, flags & PERSISTENT_FLAG != 0, pieces)
-        if rewritten and properties is not None:
-            message = with_properties(message, properties.encode())
+        if sent is not header:
+            message = with_properties(message, sent[FLAGS_OFFSET:])
         if known & HAS_DEATHS:
             message.republished = True
         if known & HAS_DELAY:
@@ -446,3 +448,23 @@ def _check_steps(routed: Content, exchange: str, vhost: str) -> None:
             f"routing a message of exchange '{exchange}' in vhost '{vhost}' takes more than {STEPS_MAX} steps: "
             "its keys, words or headers meet too many bindings",
         )
+
+
+def decoded_arguments(arguments: bytes) -> m.BasicPublish:
+    """Decode the argument bytes of basic.publish: a route that cannot be remembered is made for each message.
+
+    Raises:
+        ConnectionException: as `decode_method`.
+    """
+    size: i64 = len(arguments)
+    if size > 2:
+        exchange = decode_shortstr(arguments, 2, size)
+        key_at: i64 = 3 + i64(arguments[2])
+        key = decode_shortstr(arguments, key_at, size)
+        end: i64 = key_at + 1 + i64(arguments[key_at])
+        if end + 1 == size:
+            bits: i64 = arguments[end]
+            return m.BasicPublish(0, exchange, key, bits & 1 != 0, bits & 2 != 0)
+    payload = BASIC_PUBLISH.to_bytes(4, "big") + arguments
+    found: m.BasicPublish = decode_method(payload, 0, len(payload))
+    return found
