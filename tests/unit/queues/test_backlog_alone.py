@@ -64,6 +64,16 @@ class Waiting:
             self.backlog.batch_closed()
             self.store.rest()
 
+    def begin_to_read(self, number: int) -> None:
+        """Have the messages wait on disk, and take them from there until the one with this number is being read."""
+        self.fill(MANY)
+        self.page_out()
+        while not (self.log.read_jobs and self.backlog.middle.has(number)):
+            if self.log.read_jobs:
+                self.store.disk.run()  # pages of the index come first
+            else:
+                assert self.pop() is not None
+
     def answer(self) -> None:
         """Settle what was taken out of turn."""
         for number, message in self.out.items():
@@ -187,14 +197,8 @@ def test_what_is_purged_does_not_come_back_from_a_read_under_way() -> None:
 
 def test_a_message_that_is_taken_while_it_is_read_comes_once() -> None:
     waiting = Waiting()
-    waiting.fill(MANY)
-    waiting.page_out()
     number = SHORT_HEAD_MESSAGES + 5
-    while not (waiting.log.read_jobs and waiting.backlog.middle.has(number)):
-        if waiting.log.read_jobs:
-            waiting.store.disk.run()  # pages of the index come first
-        else:
-            assert waiting.pop() is not None
+    waiting.begin_to_read(number)
     assert waiting.take(number)
     waiting.store.rest()
     waiting.check()
@@ -203,14 +207,8 @@ def test_a_message_that_is_taken_while_it_is_read_comes_once() -> None:
 
 def test_a_message_that_is_settled_while_it_is_read_does_not_come() -> None:
     waiting = Waiting()
-    waiting.fill(MANY)
-    waiting.page_out()
     number = SHORT_HEAD_MESSAGES + 5
-    while not (waiting.log.read_jobs and waiting.backlog.middle.has(number)):
-        if waiting.log.read_jobs:
-            waiting.store.disk.run()  # pages of the index come first
-        else:
-            assert waiting.pop() is not None
+    waiting.begin_to_read(number)
     message = waiting._on_disk(number)
     assert waiting.backlog.remove(number)
     waiting.log.batch.settle(waiting.index, message, number)
