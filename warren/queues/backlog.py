@@ -397,7 +397,7 @@ class Backlog(IndexOwner):
             self._give_up_from(index, at)
         if self.log.under_pressure or head.is_sparse():
             least: i64 = max(keep_to, len(head.items) - GIVE_UP_MAX)
-            head.store(index, head.room_from(least, self.log.room_to_page()))
+            head.store(index, head.room_from(least, self.log.room_to_page()), whole=True)
 
     def _give_up_from(self, index: QueueIndex, at: i64) -> None:
         """Forget the head from this place on: the messages are in the index."""
@@ -425,7 +425,7 @@ class Backlog(IndexOwner):
         tail = self.tail
         at: i64 = tail.stored_to(index)
         if self.log.under_pressure or tail.is_sparse():
-            tail.store(index, at)
+            tail.store(index, at, whole=False)
         places: i64 = at - tail.at
         if places == 0:
             return

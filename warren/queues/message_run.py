@@ -51,10 +51,6 @@ class MessageRun:
         self.memory_bytes: i64 = 0
         self.body_bytes: i64 = 0
 
-    def places(self) -> i64:
-        """Return the number of places, with or without a message."""
-        return len(self.items) - self.at
-
     def end(self) -> i64:
         """Return the number after the last place."""
         return self.first + len(self.items) - self.at
@@ -203,12 +199,12 @@ class MessageRun:
             number += 1
         return at
 
-    def store(self, index: QueueIndex, at: i64) -> None:
-        """Have the messages from a place in `items` on stored, in order, as far as the open batch has room."""
+    def store(self, index: QueueIndex, at: i64, *, whole: bool) -> None:
+        """Have the messages from a place in `items` on stored, in order: all, or as far as the open batch has room."""
         items = self.items
         log = index.log
         number: i64 = self.first + at - self.at
-        while at < len(items) and log.room_to_page() > 0:
+        while at < len(items) and (whole or log.room_to_page() > 0):
             message = items[at]
             # One with a row is in the open batch already: for us, or for another queue first.
             if message is not None and message.row < 0 and index.lsn_of(number) == 0:

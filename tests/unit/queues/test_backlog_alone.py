@@ -245,6 +245,21 @@ def test_a_message_that_is_taken_out_of_turn_makes_those_before_it_suspect() -> 
     assert waiting.backlog.delivered_below() == 10
 
 
+def test_the_end_of_the_head_is_stored_in_one_batch_although_its_first_message_is_large() -> None:
+    """(3): messages leave from the end, so a piece of which only the beginning is stored frees nothing."""
+    waiting = Waiting()
+    waiting.fill(SHORT_HEAD_MESSAGES, persistent=False)
+    for body in (b"x" * 5000, b"small", b"small"):
+        waiting.publish(body, persistent=False)
+    waiting.short_of_memory()
+    waiting.log.batch_bytes = 3000
+    waiting.backlog.batch_closed()
+    assert [message.body()[:5] for message in waiting.log.batch.messages] == [b"xxxxx", b"small", b"small"]
+    waiting.store.rest()
+    assert waiting.backlog.on_disk() == (SHORT_HEAD_MESSAGES, SHORT_HEAD_MESSAGES + 3)
+    waiting.drain()
+
+
 @pytest.mark.parametrize("end", ["head", "tail"])
 def test_a_message_has_its_number_after_most_of_those_before_it_passed(end: str) -> None:
     """(6)"""
