@@ -90,7 +90,6 @@ class DiskReader(IndexOwner):
     def __init__(self, log: MessageLog, index: QueueIndex) -> None:
         self.log = log
         self.index = index
-        self.damaged_pages: list[IndexPage] = []  # found by `load_pages`
         self.generation: i64 = 0  # reads of an earlier one are void
 
     def page_damaged(self, page: IndexPage) -> None:
@@ -99,21 +98,19 @@ class DiskReader(IndexOwner):
         self.log.report_damage(index, -1, page.lsn)
         index.lose_page(page)
 
-    def load_pages(self, job: PagesRead) -> list[int]:
-        """Load index pages that were read; return the numbers of those that were absent until now."""
+    def load_pages(self, job: PagesRead) -> None:
+        """Load index pages that were read; note in `job` which of them were absent until now, and which are damaged."""
         index = self.index
         log = self.log
-        loaded: list[int] = []
         for page, number, (lsn, _), data in zip(job.pages, job.numbers, job.ranges, job.data, strict=True):
             if page.resident or page.lsn != lsn or index.deleted:
                 continue  # it was changed meanwhile
             if log.is_page(data, page.length):
                 index.page_loaded(page, page_entries(data, 0), log.void_below_lsn)
-                loaded.append(number)
+                job.loaded.append(number)
             else:
-                self.damaged_pages.append(page)
+                job.damaged_pages.append(page)
                 self.page_damaged(page)
-        return loaded
 
     def pages_read(self, job: PagesRead) -> None:
         """Take index pages that were read."""
@@ -125,13 +122,15 @@ class DiskReader(IndexOwner):
 
 
 class PagesRead(WholeRecordsRead):
-    """Index pages on their way back into memory, with their numbers."""
+    """Index pages on their way back into memory, with their numbers. `load_pages` fills the other two lists."""
 
     def __init__(self, reader: DiskReader, pages: list[IndexPage], numbers: list[int]) -> None:
         super().__init__([(int(page.lsn), int(page.length)) for page in pages])
         self.reader = reader
         self.pages = pages
         self.numbers = numbers
+        self.loaded: list[int] = []
+        self.damaged_pages: list[IndexPage] = []
         self._generation: i64 = reader.generation
 
     def subject(self) -> tuple[str, str]:

@@ -46,6 +46,7 @@ class Fetch(DiskReader):
         self.left: list[int] = []
         self.loaded: list[int] = []
         self._most_bytes: i64 = most_bytes
+        self._damaged: list[IndexPage] = []
 
     def fetched(self, messages: list[Message | None]) -> None:
         """Take the messages that were asked for, in that order; None for one that is gone, or damaged and so lost."""
@@ -76,7 +77,7 @@ class Fetch(DiskReader):
             if page is None:
                 continue
             if not page.resident:
-                if page not in asked and page not in self.damaged_pages:
+                if page not in asked and page not in self._damaged:
                     asked.add(page)
                     pages.append(page)
                     page_numbers.append(int(number // index.page_entries))
@@ -94,7 +95,9 @@ class Fetch(DiskReader):
         self.begin()
 
     def pages_read(self, job: PagesRead) -> None:
-        self.loaded += self.load_pages(job)
+        self.load_pages(job)
+        self.loaded += job.loaded
+        self._damaged += job.damaged_pages
         self.begin()
 
     def _read_messages(self) -> None:

@@ -34,8 +34,6 @@ class MiddleReader(DiskReader):
         self.is_reading: bool = False
         self.reading_to: i64 = 0
         self._waits_for_disk: bool = False
-        self._lost: i64 = 0
-        self._lost_bytes: i64 = 0
 
     def needed_to(self) -> i64:
         """Return the number up to which index pages are needed for the read under way."""
@@ -90,28 +88,16 @@ class MiddleReader(DiskReader):
         self.reading_to = page_number * size
         self.log.read_jobs.append(PagesRead(self, pages, numbers))
 
-    def page_damaged(self, page: IndexPage) -> None:
-        self._lost += page.live
-        self._lost_bytes += page.body_bytes
-        super().page_damaged(page)
-
     def pages_read(self, job: PagesRead) -> None:
         self.is_reading = False
         self.load_pages(job)
+        lost = sum([int(page.live) for page in job.damaged_pages])
         middle = self.backlog.middle
-        middle.count -= self._lost
+        middle.count -= lost
         if middle.count:
             self.go_on()
-        if self._lost:
-            self._tell()
-
-    def _tell(self) -> None:
-        """Have consumers continue."""
-        lost = self._lost
-        lost_bytes = self._lost_bytes
-        self._lost = 0
-        self._lost_bytes = 0
-        self.backlog.on_loaded(int(lost), int(lost_bytes))
+        if lost:
+            self.backlog.on_loaded(lost, sum([int(page.body_bytes) for page in job.damaged_pages]))
 
     def _read_messages(self, number: i64) -> bool:
         """Ask for messages from `number` on; False when its page has no more of them."""
@@ -174,6 +160,8 @@ class MiddleReader(DiskReader):
         index = self.index
         middle = self.backlog.middle
         head = self.backlog.head
+        lost: i64 = 0
+        lost_bytes: i64 = 0
         at: i64 = 0
         count: i64 = len(job.numbers)
         gone: i64 = 0
@@ -192,12 +180,12 @@ class MiddleReader(DiskReader):
                 self.reading_to = number  # read again from here on
                 break
             else:
-                self._lost += 1
-                self._lost_bytes += index.body_bytes_of(number)
+                lost += 1
+                lost_bytes += index.body_bytes_of(number)
                 log.report_damage(index, number, job.lsns[at])
             at += 1
         middle.start = self.reading_to
         middle.count -= at - gone
         if middle.count and head.count == 0:
             self.go_on()
-        self._tell()
+        self.backlog.on_loaded(int(lost), int(lost_bytes))
