@@ -17,7 +17,9 @@
 6. A message taken out of turn leaves a gap in the head or the tail (``queues.message_run``). Where nearly everything is
    gaps, the rest is stored and given up as under pressure: a message that nobody takes does not keep a place for each
    that has passed it. One that is taken from the middle stays in the index until it is settled (middle.py (2)).
-7. The tail has a place for each number up to `next_number`, so its gaps at the end stay. The head may end earlier: a
+7. A queue that was always short has no middle and no tail of its own: `NO_MIDDLE` and `NO_MESSAGES` stand for them.
+   So an idle queue is small.
+8. The tail has a place for each number up to `next_number`, so its gaps at the end stay. The head may end earlier: a
    message that does not follow it at once comes into the tail.
 """
 
@@ -31,8 +33,8 @@ from mypy_extensions import i64
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import IndexOwner, QueueIndex
-from warren.queues.message_run import GONE_MIN, MessageRun
-from warren.queues.middle import Middle
+from warren.queues.message_run import GONE_MIN, NO_MESSAGES, MessageRun
+from warren.queues.middle import NO_MIDDLE, Middle
 from warren.queues.middle_reader import LOAD_BYTES_MAX, MiddleReader
 
 # The bytes that the head keeps while memory is short (at least one message), and how many messages it gives up at once.
@@ -51,8 +53,8 @@ class Backlog(IndexOwner):
         self.popped_number: i64 = 0  # sequence number of the message that `pop` returned last
         self.delivered_before: i64 = 0  # older messages may have been delivered before the last restart
         self.head = MessageRun()
-        self.middle = Middle()
-        self.tail = MessageRun()
+        self.middle = NO_MIDDLE  # see `need_middle`
+        self.tail = NO_MESSAGES
         self._reader: MiddleReader | None = None  # None: nothing was read yet
         self._taken_below: i64 = 0  # larger than every number that was delivered out of turn
         self.on_loaded = on_loaded
@@ -60,8 +62,17 @@ class Backlog(IndexOwner):
     def begin_storing(self, index: QueueIndex) -> None:
         """Take the index that the messages are stored in."""
         self.index = index
-        self.middle.index = index
+        if self.middle is not NO_MIDDLE:
+            self.middle.index = index
         index.owner = self
+
+    def need_middle(self) -> Middle:
+        """Return the middle to be changed."""
+        middle = self.middle
+        if middle is NO_MIDDLE:
+            middle = Middle(self.index)
+            self.middle = middle
+        return middle
 
     # --- in and out -----------------------------------------------------------------------------------------------
 
@@ -93,6 +104,9 @@ class Backlog(IndexOwner):
         if not in_head:
             run = self.tail
             if not run.items:
+                if run is NO_MESSAGES:
+                    run = MessageRun()
+                    self.tail = run
                 run.first = number
         run.items.append(message)
         run.count += 1
@@ -204,7 +218,8 @@ class Backlog(IndexOwner):
             return False
         if number >= self._taken_below:
             self._taken_below = number + 1
-        self.middle.note_taken(number)
+        if self.index is not None:
+            self.need_middle().note_taken(number)
         return True
 
     def remove(self, number: i64) -> bool:
@@ -271,23 +286,25 @@ class Backlog(IndexOwner):
         if self.index is not None:
             self.log.delete_queue(self.index)
             self.index = None
-            self.middle.index = None
         self._forget_all()
+        self.middle = NO_MIDDLE
         # The queue, the reader and this refer to each other: do not leave them to the cyclic collector.
         self.on_loaded = nobody_waits
         self._reader = None
 
     def _forget_all(self) -> None:
-        self.head.clear(self.log)
-        self.tail.clear(self.log)
-        self.middle.count = 0
+        for run in (self.head, self.tail):
+            if run.items:
+                run.clear(self.log)
+        if self.middle.count:
+            self.middle.count = 0
         self._void_read()
 
     def restore(self, index: QueueIndex) -> None:
         """Take over the messages that recovery found: all wait, and are on disk."""
         self.begin_storing(index)
         self.next_number = index.next_number
-        middle = self.middle
+        middle = self.need_middle()
         middle.begin(index.first_page * index.page_entries, index.next_number, index.first_page)
         middle.count = index.live_count
         middle.offer_pages(0)
@@ -342,7 +359,8 @@ class Backlog(IndexOwner):
         return self.head.numbered() + self.tail.numbered()
 
     def check_invariants(self) -> None:
-        """Assert (1) and (7) of the module header, and that the sums fit the messages in memory. For tests."""
+        """Assert (1), (7) and (8) of the module header, and that the sums fit the messages in memory. For tests."""
+        assert not NO_MESSAGES.items and NO_MIDDLE.index is None and NO_MIDDLE.count == NO_MIDDLE.end == 0
         head, middle, tail = self.head, self.middle, self.tail
         head.check_invariants()
         tail.check_invariants()
@@ -402,7 +420,7 @@ class Backlog(IndexOwner):
     def _give_up_from(self, index: QueueIndex, at: i64) -> None:
         """Forget the head from this place on: the messages are in the index."""
         head = self.head
-        middle = self.middle
+        middle = self.need_middle()
         number: i64 = head.first + at - head.at
         size: i64 = index.page_entries
         page_number: i64 = (number + size - 1) // size
@@ -429,7 +447,7 @@ class Backlog(IndexOwner):
         places: i64 = at - tail.at
         if places == 0:
             return
-        middle = self.middle
+        middle = self.need_middle()
         if middle.count == 0:
             middle.begin(tail.first, tail.first, tail.first // index.page_entries)
         middle.end = tail.first + places

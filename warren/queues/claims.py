@@ -149,15 +149,16 @@ class ClaimBacklog(OffsetBacklog):
             start = start // size * size  # everything before is gone already, so this page goes whole and unread
         count, body_bytes = self._forget_stored(index, start, end)
         self.first = end
-        self.middle.count -= count
-        self.middle.start = end
+        middle = self.need_middle()
+        middle.count -= count
+        middle.start = end
         return count, body_bytes
 
     def given_up(self, count: i64, body_bytes: i64) -> None:
-        self.middle.count -= count
+        self.need_middle().count -= count
 
     def page_lost(self, page_number: i64, page: IndexPage) -> i64:
-        self.middle.count -= page.live
+        self.need_middle().count -= page.live
         return page.live
 
 

@@ -251,3 +251,7 @@ class MessageRun:
         assert self.count == len(messages) and (self.count or not self.items)
         assert self.memory_bytes == sum([int(message.memory_bytes) for message in messages])
         assert self.body_bytes == sum([int(message.body_bytes) for message in messages])
+
+
+# Stands for a run that has never had a message, and stays empty: most queues have no tail.
+NO_MESSAGES: Final = MessageRun()

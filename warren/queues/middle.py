@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from warren.msgstore.log.queue_index import QueueIndex
@@ -15,10 +17,10 @@ from warren.queues.taken_numbers import TakenNumbers
 
 
 class Middle:
-    """The middle of a backlog. ``index`` is None while nothing of the queue is stored."""
+    """The middle of a backlog whose messages are in `index`; None: nothing of the queue is stored."""
 
-    def __init__(self) -> None:
-        self.index: QueueIndex | None = None
+    def __init__(self, index: QueueIndex | None) -> None:
+        self.index = index
         self.start: i64 = 0
         self.end: i64 = 0
         self.count: i64 = 0
@@ -85,10 +87,9 @@ class Middle:
         return numbers, int(number) if number < end else int(end)
 
     def note_taken(self, number: i64) -> None:
-        """Note that a message, here or in memory, was taken out of turn for a delivery."""
+        """Note that a message, here or in memory, was taken out of turn for a delivery; there is an index."""
         index = self.index
-        if index is None:
-            return
+        assert index is not None
         taken = self._taken
         if taken is None:
             taken = TakenNumbers()
@@ -136,3 +137,7 @@ class Middle:
             candidates = index.unload_candidates
             index.unload_candidates = [number for number in candidates if not taken.has_page(number)]
         index.unload(first_page, end_page)
+
+
+# Stands for the middle of a backlog that has never had one, and stays empty.
+NO_MIDDLE: Final = Middle(None)

@@ -24,6 +24,7 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.backlog import Backlog, nobody_waits
+from warren.queues.message_run import NO_MESSAGES
 
 # The ends of this many batches are remembered before it is checked which of them are synced.
 CLOSED_MAX: Final = 16
@@ -34,6 +35,7 @@ class OffsetBacklog(Backlog):
 
     def __init__(self, log: MessageLog) -> None:
         super().__init__(log, nobody_waits)
+        self.head, self.tail = NO_MESSAGES, self.head
         self._stored_to: i64 = 0  # everything below has been in a closed batch
         self._synced_to: i64 = 0  # and everything below this is synced, as of the last check
         self._closed: list[tuple[int, int]] = []  # offsets up to which batches went, and where those end in the log

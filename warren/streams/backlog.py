@@ -64,7 +64,7 @@ class StreamBacklog(OffsetBacklog):
         self.sealed(end)
         if self.next_number < end:
             self.next_number = end
-            self.middle.end = end
+            self.need_middle().end = end
             self._all_is_synced()
         self._middle_begins_at(end)
         self._restore_stale(index)
@@ -75,8 +75,9 @@ class StreamBacklog(OffsetBacklog):
         end: i64 = table.end
         self.next_number = end
         self._all_is_synced()
-        self.middle.start = end
-        self.middle.end = end
+        middle = self.need_middle()
+        middle.start = end
+        middle.end = end
 
     def first_number(self) -> i64:
         table = self.sealer.table
@@ -183,15 +184,16 @@ class StreamBacklog(OffsetBacklog):
             self._middle_begins_at(self.sealer.table.end)
 
     def _middle_begins_at(self, end: i64) -> None:
-        if self.middle.start < end:
-            self.middle.start = end
+        middle = self.need_middle()
+        if middle.start < end:
+            middle.start = end
         index = self.index
-        self.middle.count = 0
-        if index is not None and self.middle.end > self.middle.start:
+        middle.count = 0
+        if index is not None and middle.end > middle.start:
             # All entries of the index, except those of messages in the tail.
             tail: i64 = max(self.tail_from(), self.sealer.table.end)
             live: i64 = index.live_count - max(self._stored_to - tail, 0) - self._stale_count
-            self.middle.count = max(live, 0)
+            middle.count = max(live, 0)
 
     def sealed_count(self) -> int:
         """Return how many messages are sealed and no longer in memory."""
@@ -260,9 +262,10 @@ class StreamBacklog(OffsetBacklog):
             number += 1
         if number == first:
             return
-        if self.middle.count == 0:
-            self.middle.begin(first, number, first // index.page_entries)
-        self.middle.end = number
+        middle = self.need_middle()
+        if middle.count == 0:
+            middle.begin(first, number, first // index.page_entries)
+        middle.end = number
         self._cut_tail(number - first)
         self._middle_begins_at(self.sealer.table.end)
 
@@ -358,8 +361,9 @@ class StreamBacklog(OffsetBacklog):
             end += index.page_entries
         self._middle_begins_at(end)
         self.sealer.dropped(end)
-        if self.middle.offered_to < end // index.page_entries:
-            self.middle.offered_to = end // index.page_entries
+        middle = self.need_middle()
+        if middle.offered_to < end // index.page_entries:
+            middle.offered_to = end // index.page_entries
         return count, body_bytes
 
     def page_lost(self, page_number: i64, page: IndexPage) -> i64:

@@ -11,7 +11,8 @@ from warren.msgstore.log.message import Envelope, Message, build_message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK
 from warren.queues.backlog import SHORT_HEAD_MESSAGES, Backlog
-from warren.queues.message_run import SPARSE_MIN
+from warren.queues.message_run import NO_MESSAGES, SPARSE_MIN
+from warren.queues.middle import NO_MIDDLE
 
 QUEUE_ID = 1
 MANY = 3 * SHORT_HEAD_MESSAGES
@@ -142,6 +143,20 @@ def test_a_short_backlog_is_in_memory_and_nothing_is_read() -> None:
     assert waiting.log.resident_bytes == waiting.backlog.memory_bytes() > 0
     waiting.drain()
     assert not waiting.log.read_jobs and waiting.log.resident_bytes == 0
+
+
+def test_a_backlog_that_was_always_short_shares_an_empty_middle_and_tail() -> None:
+    """(7)"""
+    waiting = Waiting()
+    waiting.fill(3)
+    waiting.drain()
+    assert waiting.backlog.middle is NO_MIDDLE and waiting.backlog.tail is NO_MESSAGES
+    waiting.fill(MANY)
+    waiting.page_out()
+    waiting.fill(1)
+    assert waiting.backlog.middle is not NO_MIDDLE
+    waiting.backlog.close()
+    waiting.backlog.check_invariants()
 
 
 def test_while_memory_is_short_the_beginning_stays_and_the_rest_is_on_disk_only() -> None:

@@ -27,8 +27,7 @@ class Stored:
         for number in numbers:
             self.store.log.batch.add(self.index, message(), number)
         self.store.rest()
-        self.middle = Middle()
-        self.middle.index = self.index
+        self.middle = Middle(self.index)
         self.middle.begin(start, end, 0)
         self.middle.count = len([number for number in numbers if start <= number < end])
 
