@@ -28,7 +28,7 @@ _LIMITS: Final[dict[ModuleType, dict[str, int]]] = {
         "LOAD_PAGES_MAX": 1,
         "HEAD_GAP_MAX": 8,
     },
-    disk_reads: {"READ_GAP_BYTES": 64},
+    disk_reads: {"READ_GAP_BYTES": 64, "READ_BYTES_MAX": 1000},
     batch: {"PLACES_MAX": 2, "PORTION_ROWS": 3, "FURTHER_PORTION_ROWS": 2},
     message_log: {"PAGED_BYTES_MAX": 1000, "FURTHER_ROWS": 3},
     doomed_pages: {"DOOMED_PER_JOB": 1},

@@ -5,8 +5,9 @@
                         messages    on disk only, known to      messages that came since
                         in memory   the queue's index
 
-1. Everything in the head is older than the middle, and the middle is older than the tail. A message comes into the tail
-   only while there is a middle, so a short queue is all head.
+1. Everything in the head is older than the middle, and the middle is older than the tail. A message that follows the
+   head at once comes into it, even when it is empty: then there is neither a middle nor a tail, for their messages have
+   numbers from the end of the head on. So a short queue is all head.
 2. The middle has only messages with entries in the index. Messages in the head and in the tail were not delivered.
 3. The middle grows when a batch is closed, for only then is it known where a message is stored. While all queues
    together take more memory than they may, the head gives up its end, a bounded number of messages at a time; the tail
@@ -19,8 +20,7 @@
    that has passed it. One that is taken from the middle stays in the index until it is settled (middle.py (2)).
 7. A queue that was always short has no middle and no tail of its own: `NO_MIDDLE` and `NO_MESSAGES` stand for them.
    So an idle queue is small.
-8. The tail has a place for each number up to `next_number`, so its gaps at the end stay. The head may end earlier: a
-   message that does not follow it at once comes into the tail.
+8. The tail has a place for each number up to `next_number`, so its gaps at the end stay.
 """
 
 from __future__ import annotations
@@ -96,19 +96,16 @@ class Backlog(IndexOwner):
         self.log.resident_bytes += cost
         run = self.head
         items = run.items
-        if items:
-            in_head = number == run.first + len(items) - run.at
-        else:
-            in_head = self.middle.count == 0 and not self.tail.items
-            run.first = number
-        if not in_head:
-            run = self.tail
-            if not run.items:
+        if number != run.first + len(items) - run.at:  # else it follows the head at once (1)
+            if items or self.middle.count or self.tail.items:
+                run = self.tail
                 if run is NO_MESSAGES:
                     run = MessageRun()
                     self.tail = run
+                items = run.items
+            if not items:
                 run.first = number
-        run.items.append(message)
+        items.append(message)
         run.count += 1
         run.memory_bytes += cost
         run.body_bytes += message.body_bytes
@@ -364,13 +361,11 @@ class Backlog(IndexOwner):
         head, middle, tail = self.head, self.middle, self.tail
         head.check_invariants()
         tail.check_invariants()
-        if tail.count:
-            assert tail.end() == self.next_number
+        assert head.end() <= self.on_disk()[0]
         if middle.count:
-            assert head.count == 0 or head.end() <= middle.start
             assert middle.start < middle.end <= self.tail_from()
-        elif tail.count:
-            assert head.count == 0 or head.end() <= tail.first
+        if tail.count:
+            assert head.end() < tail.end() == self.next_number
 
     # --- to disk --------------------------------------------------------------------------------------------------
 
