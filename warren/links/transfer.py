@@ -168,7 +168,9 @@ class Transfer:
         while True:
             self._source.check()
             if self._source.cancelled:
-                raise LinkError(f"{self._source.connection.where} cancelled the consumer: its queue is gone")
+                raise LinkError(
+                    f"{self._source.connection.where} cancelled the consumer: its queue is gone, or an operator did it"
+                )
             await self._source.changed.wait()
 
     async def _watch_destination(self) -> None:

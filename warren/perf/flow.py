@@ -502,7 +502,7 @@ class DeliveryStream:
                 if closed is not None:
                     raise closed
                 if frames.method_id(self.buffer, found) == _CANCEL:
-                    raise BrokerError(f"{self._where} cancelled the consumer: its queue is gone")
+                    raise BrokerError(f"{self._where} cancelled the consumer: its queue is gone, or an operator did it")
             layout = maybe_layout(self.buffer, at, self.filled)
         except frames.FrameFormatError as error:
             raise BrokerError(f"{self._where} sent no AMQP: {error}") from None
