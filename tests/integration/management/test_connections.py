@@ -173,6 +173,37 @@ def test_one_consumer_is_cancelled_and_its_client_is_told(broker: WarrenProcess,
     assert "it hangs" in line and "hangs/%" in line
 
 
+def test_a_consumer_is_cancelled_whatever_its_tag_is(place: Place, amqp: Connect) -> None:
+    connection = amqp()
+    channel = connection.channel()
+    channel.queue_declare("q")
+    cancelled: list[str | None] = []
+    channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
+    tags = [
+        "a b",
+        " a",
+        "/",
+        "..",
+        "%2F",
+        "q?x=1&y#z",
+        "+",
+        "-p",
+        "new\nline",
+        "\u00fc \u2713",
+        "x" * 255,
+        "\u00e9" * 127,
+    ]
+    for tag in tags:
+        channel.basic_consume("q", lambda *arguments: None, consumer_tag=tag)
+    before = consumer_path(place.api, place, "a b").rpartition("/")[0]
+    for tag in tags:
+        assert place.api.ask("DELETE", f"{before}/{q(tag)}").status == 204, tag
+    while len(cancelled) < len(tags):
+        connection.process_data_events(20)
+    assert cancelled == tags
+    assert place.api.get(f"/consumers/{place.v}") == []
+
+
 def test_a_consumer_is_sought_where_the_path_says(place: Place, amqp: Connect) -> None:
     channel = amqp().channel()
     channel.queue_declare("q")
