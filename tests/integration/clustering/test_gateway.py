@@ -112,23 +112,35 @@ def test_whoever_is_connected_when_the_leader_dies_is_told_and_confirmed_message
 
 
 def test_a_client_waits_for_a_leader_and_is_told_when_there_is_none(tmp_path: Path) -> None:
-    leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two", {"limits.handshake_timeout_s": "5"})
+    leader = Node(tmp_path, "one")
+    hasty, patient = (
+        Node(tmp_path, name, {"limits.handshake_timeout_s": limit}) for name, limit in (("two", "1"), ("three", "600"))
+    )
     leader.lead()
-    follower.follow(leader)
-    leader.await_in_sync("two")
+    for follower in (hasty, patient):
+        follower.follow(leader)
+    leader.await_in_sync("three", "two")
     leader.process.kill()
-    follower.await_lost()
-    with socket.create_connection(("127.0.0.1", follower.process.amqp_port)) as client:
+    for follower in (hasty, patient):
+        follower.await_lost()
+    served = threading.Event()
+
+    def wait_for_a_leader() -> None:
+        with patient.connect(socket_timeout=60, stack_timeout=60):
+            served.set()
+
+    waiting = threading.Thread(target=wait_for_a_leader)
+    waiting.start()
+    with socket.create_connection(("127.0.0.1", hasty.process.amqp_port)) as client:
         client.settimeout(30)
         client.sendall(b"AMQP\x00\x00\x09\x01")
         answer = b"".join(iter(lambda: client.recv(4096), b""))
     assert b"CONNECTION_FORCED - no node that leads this cluster could be reached" in answer
-    waiting = threading.Thread(target=lambda: follower.connect(socket_timeout=60, stack_timeout=60).close())
+    assert waiting.is_alive() and not served.is_set()
     leader.lead()
-    waiting.start()
     waiting.join(60)
-    assert not waiting.is_alive()
-    for node in (follower, leader):
+    assert served.is_set()
+    for node in (hasty, patient, leader):
         node.process.kill()
 
 
