@@ -55,7 +55,7 @@ class MessageRun:
         """Return the number after the last place."""
         return self.first + len(self.items) - self.at
 
-    def append(self, message: Message | None, number: i64) -> None:
+    def append(self, message: Message, number: i64) -> None:
         """Put a message at the end, with `number`; the places up to there become gaps."""
         items = self.items
         if not items:
@@ -65,10 +65,9 @@ class MessageRun:
             items.append(None)
             gap -= 1
         items.append(message)
-        if message is not None:
-            self.count += 1
-            self.memory_bytes += message.memory_bytes
-            self.body_bytes += message.body_bytes
+        self.count += 1
+        self.memory_bytes += message.memory_bytes
+        self.body_bytes += message.body_bytes
 
     def find(self, number: i64) -> Message | None:
         """Return the message with `number`."""
@@ -247,7 +246,8 @@ class MessageRun:
 
     def check_invariants(self) -> None:
         """Assert (3) of the module header, and the sums. For tests."""
-        messages = [message for message in self.items[self.at :] if message is not None]
+        messages = [message for message in self.items if message is not None]
+        assert self.items[: self.at].count(None) == self.at
         assert self.count == len(messages) and (self.count or not self.items)
         assert self.memory_bytes == sum([int(message.memory_bytes) for message in messages])
         assert self.body_bytes == sum([int(message.body_bytes) for message in messages])
