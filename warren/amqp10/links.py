@@ -66,7 +66,7 @@ class ReceivingLink(Link):
     def forget(self) -> None:
         """It has ended."""
         self.forget_heads()
-        self.pieces.forget()
+        self.pieces.drop()
 
 
 class SendingLink(Link):

@@ -84,7 +84,7 @@ from warren.channels.connection_states import (
 )
 from warren.channels.ending import note_closed, note_error
 from warren.channels.jobs import ChannelEnd
-from warren.channels.login import LoginRequest, enter_vhost, note_opened
+from warren.channels.login import LoginRequest, enter_vhost, note_opened, shared_name
 from warren.channels.origin import Origin
 from warren.channels.partial_input import PartialInput
 from warren.channels.peer import CLOSE_TIMEOUT_S, NO_LIMIT_S, Peer
@@ -146,8 +146,8 @@ class Amqp10Peer(Peer):
         held = self._input
         if held.needed > 0:
             if data:
-                held.pieces.add(data)
-            if held.pieces.size < held.needed or self.paused:
+                held.add(data)
+            if held.size < held.needed or self.paused:
                 return
             data = held.whole()
         elif held.rest:
@@ -179,7 +179,7 @@ class Amqp10Peer(Peer):
             stop: i64 = pos + size
             if stop > end:
                 self._input.needed = size
-                self._input.pieces.add(data[pos:])
+                self._input.add(data[pos:])
                 return
             if not self._frame(data, pos, stop):
                 break
@@ -348,7 +348,7 @@ class Amqp10Peer(Peer):
 
     def _login(self, fields: Arguments) -> LoginRequest:
         mechanism = str(fields.text(0) or "")
-        self.login.mechanism = mechanism
+        self.login.mechanism = shared_name(mechanism)
         response = fields.any(1)
         certified = self.origin.certificate_user
         if mechanism == "EXTERNAL" and certified is not None:

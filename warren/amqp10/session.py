@@ -145,7 +145,7 @@ class Amqp10Session(Session):
         self.shared.inbound.let_go(self)
         for link in self.links.values():
             if isinstance(link, ReceivingLink):
-                link.pieces.forget()
+                link.pieces.drop()
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class Amqp10Session(Session):
     def _keep(self, link: ReceivingLink, piece: bytes) -> None:
         """Keep a part of a delivery."""
         if link.pieces.size + len(piece) > self.shared.message_max_bytes + HEAD_BYTES:
-            link.pieces.forget()
+            link.pieces.drop()
             raise self._too_large()
         hold_content(self, link.pieces.add(piece))
 
@@ -582,7 +582,7 @@ class Amqp10Session(Session):
             self.connection.begin(LinkEnd(self, link, consumer, answer))
             return
         if isinstance(link, ReceivingLink):
-            link.pieces.forget()
+            link.pieces.drop()
             self._count_pieces()
         self.link_ended(link, answer)
 

@@ -95,7 +95,7 @@ def consume(channel: Session, method: m.BasicConsume) -> None:
     consumer.wanted_timeout_ms = wanted.consumer_timeout_ms
     consumer.owner = channel
     queue.add_consumer(consumer)
-    channel.ledger.consumers[tag] = consumer
+    channel.ledger.add_consumer(consumer)
     connection.broker.watchers.consumer_created(consumer)
     consumer.keep_small_arguments()
     if not method.no_wait:
@@ -143,7 +143,7 @@ def open_replies(channel: Session, tag: str, arguments: bytes) -> Consumer:
     consumer.keep_small_arguments()
     consumer.owner = channel
     queue.add_consumer(consumer)
-    channel.ledger.consumers[tag] = consumer
+    channel.ledger.add_consumer(consumer)
     return consumer
 
 

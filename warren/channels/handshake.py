@@ -37,7 +37,7 @@ from warren.channels.connection_states import (
     STATE_NAMES,
 )
 from warren.channels.fast_path import FRAME_GRACE_BYTES
-from warren.channels.login import LoginRequest, enter_vhost, note_opened
+from warren.channels.login import LoginRequest, enter_vhost, note_opened, shared_name
 from warren.channels.shared import PAUSED_LOGIN
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class Handshake:
             self._expects_refusal = capabilities.get("authentication_failure_close") is True
         name = method.client_properties.get("connection_name")
         connection.login.name = name if isinstance(name, str) else ""
-        connection.login.mechanism = method.mechanism
+        connection.login.mechanism = shared_name(method.mechanism)
         connection.login.has_begun = True
         certified = connection.origin.certificate_user
         if method.mechanism == "EXTERNAL" and certified is not None:

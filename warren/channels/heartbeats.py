@@ -13,11 +13,12 @@ Time is an argument. The connection reports the bytes sent and received, and act
 
 from __future__ import annotations
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from warren.amqp.outbox import Outbox
 
 
+@mypyc_attr(acyclic=True)
 class Heartbeats:
     """The heartbeats of one peer in both directions, checked in every tick of an open connection.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from warren.amqp.errors import NOT_ALLOWED, ConnectionException
 from warren.amqp.field_table import Table
 from warren.channels.access import Usage
@@ -20,8 +22,16 @@ if TYPE_CHECKING:
 
 # For peers without any: never changed.
 _NO_TABLE: Final[Table] = {}
+# Every client names one of these: one text for all of them.
+_NAMES: Final = {name: name for name in ("PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS")}
 
 
+def shared_name(mechanism: str) -> str:
+    """Return the name of a SASL mechanism, as one text for all connections."""
+    return _NAMES.get(mechanism, mechanism)
+
+
+@mypyc_attr(acyclic=True)
 class Login:
     """The statements of a peer about itself in its login, and its agreements with the broker."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
 
+
+@mypyc_attr(acyclic=True)
 class Origin:
     """The origin of one peer. `peer` and `local` are ``host:port``, `address` is the peer's without its port.
 

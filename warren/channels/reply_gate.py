@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from warren.amqp.outbox import Outbox
 
@@ -21,6 +21,7 @@ REPLIES_MAX: Final = 1000
 _NONE: Final[list[tuple[int, int, bytes]]] = []  # shared by all that are empty: never changed
 
 
+@mypyc_attr(acyclic=True)
 class ReplyGate:
     """The replies of one connection that wait, in order."""
 

@@ -198,7 +198,7 @@ class MqttPeer(Peer):
         held = self._input
         if held.needed > 0:
             self._keep(data)
-            if held.pieces.size < held.needed or self.paused:
+            if held.size < held.needed or self.paused:
                 return
             data = held.whole()
             session = self._session
@@ -267,13 +267,13 @@ class MqttPeer(Peer):
         """Keep a piece of a packet."""
         if not piece:
             return
-        pieces = self._input.pieces
-        cost: i64 = pieces.add(piece)
+        held = self._input
+        cost: i64 = held.add(piece)
         session = self._session
         if session is not None and self.running:
             hold_content(session, cost)
         elif self.state < RUNNING:
-            self.shared.early.hold(self, pieces.size)
+            self.shared.early.hold(self, held.size)
 
     def details(self) -> dict[str, object]:
         session = self._session

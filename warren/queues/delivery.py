@@ -56,6 +56,7 @@ _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
 _NO_TAGS: Final[list[int]] = []
 _NO_MARKS: Final[list[tuple[int, float]]] = []
 _NO_OVERDUE: Final[dict[int, None]] = {}
+_NO_CONSUMERS: Final[dict[str, Consumer]] = {}
 
 # The outbox of a channel that has ended: it takes nothing, so its consumers have no room.
 NOWHERE: Final = Outbox(0, [])
@@ -246,7 +247,7 @@ class DeliveryLedger(Waiter):
         self.is_shut: bool = False  # its peer takes nothing on it at the moment, for any consumer
         self._is_served: bool = False  # it is being served, and stands in line again only then
         self._line = Line()  # consumers that wait for room in this channel
-        self.consumers: dict[str, Consumer] = {}
+        self.consumers = _NO_CONSUMERS  # by their tags; see `add_consumer`
         self.watcher: DeliveryWatcher | None = None
         self._entries: list[Delivery | None] = []
         self._first_tag: i64 = 1  # tag of _entries[0]
@@ -258,6 +259,12 @@ class DeliveryLedger(Waiter):
         self._marks = _NO_MARKS  # next tag and time, see `waiting_since`
         self._overdue = _NO_OVERDUE  # tags that the broker has taken back
         self.swept_tag: i64 = 0  # up to here the broker has looked for deliveries that wait too long
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Keep a new consumer of the channel."""
+        if self.consumers is _NO_CONSUMERS:
+            self.consumers = {}
+        self.consumers[consumer.tag] = consumer
 
     # --- giving out ---------------------------------------------------------------------------------------------
 

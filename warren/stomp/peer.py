@@ -88,9 +88,7 @@ class StompPeer(Peer):
         self.login.channel_max = 1
         self._session: StompSession | None = None
         self._connect: StompFrame | None = None
-        self._input = PartialInput()  # `pieces`: of a body
-        self._parts: list[bytes] = []  # more of a head that begins in the rest
-        self._parts_bytes: i64 = 0
+        self._input = PartialInput()  # pieces: of a body, or of a head that begins in the rest
         self._is_cut: bool = False  # the rest is the beginning of a head
         self._is_longer: bool = False  # a line of it has ended since it was looked at
         self._held: bytes | None = None  # the body of a SEND that waits whole
@@ -128,16 +126,13 @@ class StompPeer(Peer):
         unread = self._input
         if self._is_cut:
             if data:
-                self._parts.append(data)
-                self._parts_bytes += len(data)
+                unread.add(data)
                 self._is_longer = self._is_longer or b"\n" in data
             if not self._is_longer or self.paused:
-                self._check_head(len(unread.rest) + self._parts_bytes)
+                self._check_head(len(unread.rest) + unread.size)
                 return
-            data = unread.rest + b"".join(self._parts)
+            data = unread.rest + unread.take()
             unread.rest = b""
-            self._parts = []
-            self._parts_bytes = 0
             self._is_cut = False
             self._is_longer = False
         elif unread.rest:
@@ -216,7 +211,6 @@ class StompPeer(Peer):
         self._in_body = True
         self._size = size
         self._missing = size
-        self._input.pieces.forget()
 
     def _body(self, data: bytes, pos: i64) -> i64:
         """Take the part of a body in `data` from `pos` on; return where the next frame begins."""
@@ -243,13 +237,13 @@ class StompPeer(Peer):
         size: i64 = len(piece)
         if size == 0:
             return
-        pieces = self._input.pieces
+        held = self._input
         frame = self._frame
         is_send = frame is None or frame.command == "SEND"
         most: i64 = self.shared.message_max_bytes if is_send else 0
-        if pieces.size + size > most or not self.running:
+        if held.size + size > most or not self.running:
             raise ConnectionException(FRAME_ERROR, f"a body larger than the {int(most)} bytes that are allowed")
-        cost: i64 = pieces.add(piece)
+        cost: i64 = held.add(piece)
         session = self._session
         if session is not None:
             hold_content(session, cost)
@@ -258,9 +252,8 @@ class StompPeer(Peer):
         """A frame is whole, with the last piece of its body."""
         self._in_body = False
         body = last
-        pieces = self._input.pieces
-        if pieces.are_any():
-            body = pieces.take(last)
+        if self._input.are_any():
+            body = self._input.take(last)
             session = self._session
             if session is not None:
                 self.shared.inbound.let_go(session)
@@ -514,7 +507,6 @@ class StompPeer(Peer):
 
     def forget_input(self) -> None:
         self._input.forget()
-        self._parts = []
         self._held = None
         self._frame = None
         self._send = None

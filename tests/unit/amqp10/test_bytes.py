@@ -127,7 +127,7 @@ def test_a_frame_that_trickles_is_not_copied_with_each_byte() -> None:
     data = client.transfer_frame(0, message(b"x" * 100_000))
     for at in range(0, len(data), 10):
         client.feed(data[at : at + 10], settle=False)
-        assert len(client.peer._input.rest) < 64 and len(client.peer._input.pieces._pieces) <= 10
+        assert len(client.peer._input.rest) < 64 and len(client.peer._input._pieces) <= 10
     harness.settle()
     assert harness.queue("q").ready_count == 1
 

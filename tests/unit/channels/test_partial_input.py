@@ -29,6 +29,17 @@ def test_small_pieces_are_joined_as_they_come() -> None:
     assert len(pieces._pieces) == 10
 
 
+def test_a_rest_and_pieces_are_kept_apart() -> None:
+    unread = PartialInput()
+    unread.keep(b"the beginning", 4)
+    unread.add(b"more")
+    assert unread.take(b" of it") == b"more of it"
+    assert (unread.rest, unread.start) == (b"the beginning", 4)
+    unread.add(b"again")
+    unread.forget()
+    assert (unread.rest, unread.start, unread.size, unread.are_any()) == (b"", 0, 0, False)
+
+
 def test_those_without_pieces_share_nothing_that_changes() -> None:
     one, other = Pieces(), Pieces()
     one.add(b"")
