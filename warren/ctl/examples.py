@@ -158,7 +158,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "list_channels": ("list_channels --sort messages_unacknowledged --reverse",),
     "list_consumers": (
         "-p shop list_consumers",
-        "-p shop list_consumers queue_name connection number consumer_tag idle_ms",
+        "-p shop list_consumers queue_name connection number consumer_tag messages_unacknowledged idle_ms",
     ),
     "cancel_consumer": ("-p shop cancel_consumer '127.0.0.1:40112 -> 127.0.0.1:5672' 1 ctag1.a4 'it hangs'",),
     "close_connection": ("close_connection '127.0.0.1:40112 -> 127.0.0.1:5672' 'maintenance'",),

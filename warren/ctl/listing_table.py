@@ -123,7 +123,8 @@ LISTINGS: Final = (
         Scope.ONE,
         "consumers",
         ("queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "arguments"),
-        "queue channel_details exclusive activity_status consumer_timeout",
+        "queue channel_details exclusive activity_status consumer_timeout messages_unacknowledged "
+        "oldest_unacknowledged_ms",
         "consumers/{vhost}",
         {
             "vhost": "queue.vhost",

@@ -80,6 +80,18 @@ def test_names_of_rabbitmqctl_lead_into_the_answer(api: FakeApi, ctl: Ctl) -> No
     assert ended == (0, "q\tc (1)\tu\tu\t/\n", "")
 
 
+def test_a_consumer_that_hangs_is_found_with_what_cancels_it(api: FakeApi, ctl: Ctl) -> None:
+    consumer = {
+        "consumer_tag": "t",
+        "channel_details": {"connection_name": "c -> b", "number": 3},
+        "channel_stats": {"idle_ms": 65000},
+        "messages_unacknowledged": 2,
+    }
+    api.answer("GET", "consumers/%2F", [consumer, consumer | {"oldest_unacknowledged_ms": 70000}])
+    columns = "connection number consumer_tag messages_unacknowledged oldest_unacknowledged_ms idle_ms"
+    assert ctl("-s", "list_consumers", columns).out == "c -> b\t3\tt\t2\t\t65000\nc -> b\t3\tt\t2\t70000\t65000\n"
+
+
 def test_columns_may_stand_in_one_word(api: FakeApi, ctl: Ctl) -> None:
     api.answer("GET", "queues/%2F", [{"name": "q", "messages": 1, "type": "classic"}])
     assert ctl("-s", "list_queues", "name,messages type").out == "q\t1\tclassic\n"
