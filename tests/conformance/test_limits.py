@@ -309,6 +309,7 @@ def test_topology_waits_while_memory_is_short(harness: Harness, client: Client, 
     harness.broker.set_alarm("memory", False)
     harness.settle()
     assert [received.method for received in client.take()] == [m.ConnectionUnblocked(), m.QueueBindOk()]
+    assert harness.broker.growth._used_bytes == {}
     assert len(harness.vhost.exchange("amq.headers").bindings) == added + 1
 
 
@@ -317,8 +318,10 @@ def test_topology_of_all_is_bounded_while_memory_is_short(harness: Harness) -> N
     growth = TopologyGrowth()
     for _ in range(2):
         growth.alarm_set()
+        assert growth._used_bytes == {}, "connections that are gone leave nothing"
         added = sum(growth.allows(key, CONNECTION_BYTES) for key in range(1000))
         assert added * CONNECTION_BYTES == ALARM_BYTES
+        growth.alarm_over()
 
 
 @rule("abuse.topology", "Over HTTP the answer says why, at once.")

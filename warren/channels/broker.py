@@ -517,6 +517,8 @@ class Broker:
                 self.access.routes.drop_all()
             self.note("warning", "alarm.set", {"resource": resource})
         else:
+            if resource == "memory":
+                self.growth.alarm_over()
             self.note("info", "alarm.cleared", {"resource": resource})
         self.events.alarm(resource, short)
         if short:

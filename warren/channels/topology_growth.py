@@ -29,7 +29,7 @@ _DECODED: Final = 8
 
 
 class TopologyGrowth:
-    """The room that is left in the current alarm, or in the last one."""
+    """The room that is left in the current alarm."""
 
     def __init__(self) -> None:
         self._left_bytes: i64 = 0
@@ -38,6 +38,9 @@ class TopologyGrowth:
     def alarm_set(self) -> None:
         """Memory has become short."""
         self._left_bytes = ALARM_BYTES
+
+    def alarm_over(self) -> None:
+        """Memory is no longer short."""
         self._used_bytes = {}
 
     def allows(self, key: int, size_bytes: i64) -> bool:
