@@ -259,6 +259,30 @@ def test_an_answer_twice_is_an_error(harness: Harness) -> None:
     assert b"unknown delivery tag" in reader.refused("ACK", id=messages[0].headers["ack"]).body
 
 
+@pytest.mark.parametrize("answer", ["ACK", "NACK"])
+@pytest.mark.parametrize("mode", ["client", "client-individual"])
+def test_an_answer_after_the_visibility_timeout_is_an_error(harness: Harness, mode: str, answer: str) -> None:
+    reader = stomp_client(harness)
+    reader.send("SUBSCRIBE", destination="/queue/q", id="0", ack=mode, x_visibility_timeout=1000)
+    (first,) = reader.send("SEND", b"m", destination="/queue/q")
+    harness.pass_time(1)
+    (again,) = reader.take()
+    assert again.headers["redelivered"] == "true"
+    assert b"unknown delivery tag" in reader.refused(answer, id=first.headers["ack"]).body
+
+
+@pytest.mark.parametrize("mode", ["client", "client-individual"])
+def test_a_consumer_timeout_ends_the_connection(harness: Harness, mode: str) -> None:
+    reader = stomp_client(harness)
+    reader.send("SUBSCRIBE", destination="/queue/q", id="0", ack=mode, x_consumer_timeout=1000)
+    (first,) = reader.send("SEND", b"m", destination="/queue/q")
+    harness.pass_time(1)
+    (error,) = reader.take()
+    assert (error.command, reader.ended) == ("ERROR", True)
+    assert reader.send("ACK", id=first.headers["ack"]) == []
+    assert int(harness.vhost.queues["q"].ready_count) == 1
+
+
 def test_a_content_length_that_a_client_echoes_in_ack_means_nothing(harness: Harness) -> None:
     reader, messages = subscribed(harness, "client-individual")
     assert reader.send("ACK", id=messages[0].headers["ack"], content_length="17") == []
