@@ -19,7 +19,7 @@ outboxes that became dirty. The engine never waits, so nothing here awaits excep
 7. While `may_serve` is false, clients are not read, and nothing is handed out or sent to them: another node may serve
    by then. Watched descriptors (`watch`) and the message store continue, since they can allow clients again.
 8. A peer whose machine is gone is noticed without heartbeats, and while the connection is not read
-   (`server.network.dead_peers`).
+   (`server.network.dead_peers`). A peer that is given up gets the bytes that its socket takes at once.
 """
 
 from __future__ import annotations
@@ -269,10 +269,11 @@ class Reactor:
                 self.poller.go_on(transport.fd)
         outboxes = broker.take_dirty()
         # Last bytes: when they are with the kernel, the socket is closed.
+        given_up: list[Transport] = []
         for connection in broker.take_ended():
             transport = self._by_key.get(connection.key)
             if connection.heartbeats.is_given_up and transport is not None:
-                self.sockets.close(transport)
+                given_up.append(transport)
             else:
                 outboxes.append(connection.outbox)
         if self._unsent:
@@ -280,6 +281,8 @@ class Reactor:
             self._unsent = []
         if outboxes:
             self._send(outboxes)
+        for transport in given_up:
+            self.sockets.close(transport)  # nobody waits for it, but it was sent its last words
         if broker.notices or broker.logins:
             self._on_settled()
 

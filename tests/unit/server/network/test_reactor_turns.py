@@ -13,6 +13,7 @@ import trio
 import trustme
 from engine_harness import USER, content_frames
 from kqueue_on_epoll import KQUEUE_ON_EPOLL, choose
+from mqtt_packets import connect_packet, maybe_first_packet
 from reactor_harness import LOGIN_STEPS, Peer, Place, Queueing, TlsPeer
 
 from warren.amqp import methods as m
@@ -21,6 +22,9 @@ from warren.amqp.methods import PROTOCOL_HEADER
 from warren.channels.connection import Connection
 from warren.channels.connection_states import AWAIT_OPEN, AWAIT_TUNE_OK, RUNNING
 from warren.channels.shared import FEED_UNITS_MAX, METHOD_UNITS
+from warren.mqtt.packets import DISCONNECT
+from warren.mqtt.peer import MqttPeer
+from warren.mqtt.reason_codes import KEEP_ALIVE
 from warren.queues.long_work import TURN_STEPS, Job, Steps
 from warren.server.client_of_node import ClientOfNode
 from warren.server.network.acceptor import ACCEPTS_PER_TURN, HANDSHAKES_DUE_MAX, Listener
@@ -34,7 +38,7 @@ from warren.server.network.reactor import (
 )
 from warren.server.network.readiness import kinds
 from warren.server.network.sockets import UNSENT_S
-from warren.server.network.transport import RECEIVE_BYTES
+from warren.server.network.transport import RECEIVE_BYTES, Transport
 
 QOS = method_frame(1, m.BasicQos(0, 1, False))
 QOS_OK = method_frame(1, m.BasicQosOk())
@@ -367,6 +371,21 @@ def test_who_takes_nothing_at_all_is_closed_without_last_words(place: Place) -> 
         place.reactor.tick(place.now_s)
     assert peer.fd == -1
     assert place.reactor.connection_count() == 0
+
+
+def test_a_silent_client_of_mqtt_5_is_told_why_before_its_socket_is_closed(place: Place) -> None:
+    peer = Peer(connect_packet(5, keep_alive_s=10))
+    transport = Transport(cast(socket.socket, peer), "127.0.0.1", MqttPeer)
+    transport.pre_auth = False
+    place.reactor.sockets.begin(transport)
+    place.turns_until(lambda: bool(peer.taken()))
+    while peer.fd >= 0:
+        assert place.now_s < 60
+        place.now_s += 1
+        place.reactor.tick(place.now_s)
+    first = maybe_first_packet(peer.received)
+    assert first is not None, "nothing was sent"
+    assert (first[0].kind, first[0].body[0], first[1]) == (DISCONNECT, KEEP_ALIVE, b"")
 
 
 # --- coming -----------------------------------------------------------------------------------------------------------
