@@ -37,6 +37,7 @@ from warren.amqp.errors import (
     ConnectionException,
 )
 from warren.channels.access import READ
+from warren.channels.login import about_peer
 from warren.channels.shared import PAUSED_LOAD
 from warren.queues.arguments import consumer_arguments
 from warren.queues.delivery import Consumer
@@ -224,7 +225,7 @@ def note_consumer(channel: Session, consumer: Consumer, level: str, event: str, 
     """Have the log say what has become of a consumer."""
     about = {"channel": int(channel.number), "queue": consumer.queue.name, "consumer_tag": consumer.tag}
     connection = channel.connection
-    connection.broker.note(level, event, {**connection.noted(), **about, **why})
+    connection.broker.note(level, event, {**about_peer(connection), **about, **why})
 
 
 def limit_prefetch(channel: Session, method: m.BasicQos) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from warren.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, AmqpError
 from warren.channels.connection_states import CLOSING, ENDED, RUNNING
+from warren.channels.login import about_peer
 
 if TYPE_CHECKING:
     from warren.channels.peer import Peer
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def note_error(peer: Peer, event: str, channel_number: int, error: AmqpError) -> None:
     """Have the log say which error of `peer` ends it, or one of its sessions."""
     about = {"channel": channel_number, "reply_code": error.reply_code, "reply_text": error.reply_text}
-    peer.broker.note("warning", event, {**peer.noted(), **about})
+    peer.broker.note("warning", event, {**about_peer(peer), **about})
 
 
 def note_closed(peer: Peer) -> None:
@@ -31,7 +32,7 @@ def force_close(peer: Peer, reason: str, *, noted: bool = True) -> None:
     """Close from our side with 320, or drop a connection that is not open. `noted`: with a notice of its own."""
     if peer.state == RUNNING:
         if noted and not peer.origin.is_direct:
-            peer.broker.note("info", "connection.forced", {**peer.noted(), "reason": reason})
+            peer.broker.note("info", "connection.forced", {**about_peer(peer), "reason": reason})
         close_at_once(peer, CONNECTION_FORCED, reason)
     elif peer.state not in (CLOSING, ENDED):
         peer.end()

@@ -112,10 +112,16 @@ class LoginRequest:
         connection.login_refused(self)
 
 
+def about_peer(connection: Peer) -> dict[str, object]:
+    """Return the first fields of a log line about a peer."""
+    login = connection.login
+    return {"peer": connection.origin.peer, "user": login.user_name, "vhost": login.vhost_name}
+
+
 def note_opened(connection: Peer) -> None:
     """Have the log and the listeners know that a peer works in its vhost; it has been told."""
     login = connection.login
-    fields = connection.noted()
+    fields = about_peer(connection)
     if login.name:
         fields["name"] = login.name
     connection.broker.note("info", "connection.opened", fields)

@@ -163,10 +163,6 @@ class Peer:
         broker.open_connections += 1
         broker.churn.connections_opened += 1
 
-    def noted(self) -> dict[str, object]:
-        """Return the first fields of a log line about it."""
-        return {"peer": self.origin.peer, "user": self.login.user_name, "vhost": self.login.vhost_name}
-
     @property
     def client_properties(self) -> Table:
         """The properties that the client states, as 0-9-1 has them; do not change them."""
