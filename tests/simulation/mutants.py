@@ -329,7 +329,7 @@ MUTANTS: Final = (
         "a delayed message that was due is not delivered before the next start",
         (
             "queues/held_memory.py",
-            lines("if is_reading or self._is_storing or not index.unload_candidates:"),
+            lines("if self.reads or self._is_storing or not index.unload_candidates:"),
             lines("if not index.unload_candidates:"),
         ),
         (

@@ -45,6 +45,7 @@ class HeldMemory:
         self._kept_bytes: i64 = 0
         self._resident_bytes: i64 = 0  # of all in memory
         self._loaded: list[int] = []  # numbers of pages that came back for messages that were taken
+        self.reads: i64 = 0  # from disk, which are under way
         self._is_storing: bool = False  # rows for pages that may be full are in the open batch
 
     def begin_storing(self, index: QueueIndex) -> None:
@@ -123,7 +124,7 @@ class HeldMemory:
 
     # --- to disk --------------------------------------------------------------------------------------------------
 
-    def batch_closed(self, *, is_reading: bool) -> None:
+    def batch_closed(self) -> None:
         """Let stored messages leave memory, if they are too many, and pages unless some are being read."""
         self._is_storing = False
         log = self.log
@@ -137,14 +138,14 @@ class HeldMemory:
             self._give_up(entered=True)
         elif len(self._kept) > 2 * kept + self.kept_max:
             self._kept = [number for number in self._kept if number in self.messages]
-        self.unload(is_reading=is_reading)
+        self.unload()
 
-    def page_out(self, *, is_reading: bool) -> list[int]:
+    def page_out(self) -> list[int]:
         """Give up stored messages, as memory is short, and store others; return the numbers whose pages are absent."""
         index = self.index
         assert index is not None
         self._give_up(entered=False)
-        self.unload(is_reading=is_reading)
+        self.unload()
         absent: list[int] = []
         present: list[int] = []
         if not self.log.under_pressure:
@@ -198,7 +199,7 @@ class HeldMemory:
         index.unload_candidates += self.pages.closed
         self.pages.closed = []
 
-    def loaded(self, page_numbers: list[int], *, is_reading: bool) -> None:
+    def loaded(self, page_numbers: list[int]) -> None:
         """Note pages that were read; they stay for a while, since other messages of them may be taken."""
         index = self.index
         assert index is not None
@@ -208,13 +209,13 @@ class HeldMemory:
             half = len(loaded) // 2
             index.unload_candidates += loaded[:half]
             del loaded[:half]
-        self.unload(is_reading=is_reading)
+        self.unload()
 
-    def unload(self, *, is_reading: bool) -> None:
+    def unload(self) -> None:
         """Give up index pages, see (2)."""
         index = self.index
         assert index is not None
-        if is_reading or self._is_storing or not index.unload_candidates:
+        if self.reads or self._is_storing or not index.unload_candidates:
             return
         opened = self.pages.open
         # Compaction offers the pages that it has looked at.

@@ -77,7 +77,6 @@ class HeldMessages(IndexOwner):
         self.delivered_before: i64 = 0  # older messages may have been ready, and delivered, before the last restart
         self.memory = HeldMemory(log)
         self.times = HeldTimes(self.memory)
-        self._fetches: i64 = 0
         self._waits: bool = False  # for the log to write the released messages
         self._lost: i64 = 0  # damaged messages whose entries are still there
 
@@ -103,7 +102,7 @@ class HeldMessages(IndexOwner):
 
     def first_ms(self) -> i64:
         """Return when the earliest is due; `NEVER` when the lane is empty, or the disk has to be waited for."""
-        if self._fetches or self._waits:
+        if self.memory.reads or self._waits:
             return NEVER
         time_ms: i64 = self.times.first_ms()
         return NEVER if time_ms >= PARKED_UNTIL else time_ms
@@ -146,7 +145,7 @@ class HeldMessages(IndexOwner):
         while page_number * size < end:
             index.unload_candidates.append(int(page_number))
             page_number += 1
-        self.memory.unload(is_reading=False)
+        self.memory.unload()
         self.scanning = True
         _DeadlineScan(self, index).go_on()
 
@@ -184,7 +183,7 @@ class HeldMessages(IndexOwner):
     def batch_closed(self) -> None:
         """Let stored messages leave memory."""
         if self.index is not None:
-            self.memory.batch_closed(is_reading=self._fetches > 0)
+            self.memory.batch_closed()
 
     def delivered_below(self) -> int:
         return int(self.delivered_before)
@@ -202,9 +201,9 @@ class HeldMessages(IndexOwner):
         index = self.index
         if index is None:
             return
-        absent = self.memory.page_out(is_reading=self._fetches > 0)
-        if absent and not self._fetches:
-            self._fetches += 1
+        absent = self.memory.page_out()
+        if absent and not self.memory.reads:
+            self.memory.reads += 1
             _PageOut(self, index, absent).begin()
 
     def pages_here(self, fetch: Fetch) -> None:
@@ -250,7 +249,7 @@ class HeldMessages(IndexOwner):
         index = self.index
         memory = self.memory
         if index is not None and memory.lacks(numbers):
-            self._fetches += 1
+            self.memory.reads += 1
             _Taking(self, index, numbers, purpose, told).begin()
             return
         count = 0
@@ -341,9 +340,9 @@ class HeldMessages(IndexOwner):
 
     def fetch_ended(self, fetch: Fetch) -> None:
         """Note that pages need not be kept for this read any longer."""
-        self._fetches -= 1
+        self.memory.reads -= 1
         if self.index is not None:
-            self.memory.loaded(fetch.loaded, is_reading=self._fetches > 0)
+            self.memory.loaded(fetch.loaded)
             self.changed()
 
     def _lose(self, index: QueueIndex, number: i64) -> None:
@@ -426,7 +425,7 @@ class HeldMessages(IndexOwner):
             here = self.memory.messages
             told([HeldMessage(number, here[number]) for number in numbers if number in here])
             return
-        self._fetches += 1
+        self.memory.reads += 1
         _Listing(self, index, numbers, told).begin()
 
     def listed(self, fetch: _Listing, messages: list[Message | None]) -> None:

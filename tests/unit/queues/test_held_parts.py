@@ -81,11 +81,11 @@ def test_stored_messages_leave_memory_and_unstored_ones_do_not() -> None:
     for number in (2, 3):
         memory.add(number, message(), stored=True)
     memory.kept_max = 1
-    memory.batch_closed(is_reading=False)
+    memory.batch_closed()
     memory.check_invariants()
     assert sorted(memory.messages) == [0, 1, 2, 3], "they are in the open batch"
     store.rest()
-    memory.batch_closed(is_reading=False)
+    memory.batch_closed()
     memory.check_invariants()
     assert sorted(memory.messages) == [0, 1]
     assert memory.lacks([2]) and not memory.lacks([0, 1, 9])
@@ -100,10 +100,10 @@ def test_memory_that_is_short_has_a_bounded_number_stored_in_a_turn() -> None:
     store.log.memory_bytes = 0
     store.log.under_pressure = True
     for left in (2, 0):
-        assert memory.page_out(is_reading=False) == []
+        assert memory.page_out() == []
         assert len(memory.unstored) == left
         store.rest()
-        memory.batch_closed(is_reading=False)
+        memory.batch_closed()
     memory.check_invariants()
     assert not memory.messages and store.log.resident_bytes == 0
 
