@@ -244,6 +244,27 @@ def test_the_broker_looks_again_after_a_rollback(client: Client, harness: Harnes
     assert (queue.ready_count, queue.unacked_count) == (2, 0)
 
 
+@rule("rabbitmq.consumers.timeout", "A delivery of a deleted queue is not overdue.")
+@pytest.mark.parametrize("way", ["consume", "get"])
+def test_a_delivery_of_a_deleted_queue_is_not_overdue(
+    client: Client, other: Client, harness: Harness, way: str
+) -> None:
+    fill(client, QUORUM)
+    if way == "get":
+        assert client.get("q") is not None
+    else:
+        client.consume("q", "t")
+        assert client.bodies() == [b"0"]
+    other.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
+    if way == "consume":
+        client.expect(m.BasicCancel)
+    let_minutes_pass(harness, 40)
+    client.nothing()
+    assert "consumer.timed_out" not in harness.events()
+    client.send(1, m.BasicAck(1, False))
+    client.nothing()
+
+
 @rule(
     "warren.queue.consumer-timeout.longer", "A longer limit of the queue or the consumer goes before the broker's own."
 )

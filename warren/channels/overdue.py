@@ -114,9 +114,9 @@ class OverdueRun(Job):
 
 
 def has_broker_limit(delivery: Delivery) -> bool:
-    """Tell whether the limit of the broker is for `delivery`."""
+    """Tell whether the limit of the broker is for `delivery`. A delivery of a deleted queue cannot go back to it."""
     rules = delivery.queue.rules
-    if not rules.is_quorum:
+    if not rules.is_quorum or delivery.queue.deleted:
         return False
     consumer = delivery.consumer
     return (rules.consumer_timeout_ms if consumer is None else consumer.timeout_ms) < 0
