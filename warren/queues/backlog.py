@@ -18,8 +18,8 @@
 6. A message taken out of turn leaves a gap in the head or the tail (``queues.message_run``). Where nearly everything is
    gaps, the rest is stored and given up as under pressure: a message that nobody takes does not keep a place for each
    that has passed it. One that is taken from the middle stays in the index until it is settled (middle.py (2)).
-7. A queue that was always short has no middle and no tail of its own: `NO_MIDDLE` and `NO_MESSAGES` stand for them.
-   So an idle queue is small.
+7. A queue that was short since the start has no middle and no tail of its own: `NO_MIDDLE` and `NO_MESSAGES` stand for
+   them. So an idle queue is small.
 8. The tail has a place for each number up to `next_number`, so its gaps at the end stay.
 """
 
@@ -301,6 +301,8 @@ class Backlog(IndexOwner):
         """Take over the messages that recovery found: all wait, and are on disk."""
         self.begin_storing(index)
         self.next_number = index.next_number
+        if index.live_count == 0:
+            return
         middle = self.need_middle()
         middle.begin(index.first_page * index.page_entries, index.next_number, index.first_page)
         middle.count = index.live_count

@@ -155,6 +155,10 @@ def test_a_backlog_that_was_always_short_shares_an_empty_middle_and_tail() -> No
     waiting.page_out()
     waiting.fill(1)
     assert waiting.backlog.middle is not NO_MIDDLE
+    waiting.drain()
+    restored = Backlog(waiting.log, waiting._loaded)
+    restored.restore(waiting.index)
+    assert restored.is_empty() and restored.middle is NO_MIDDLE
     waiting.backlog.close()
     waiting.backlog.check_invariants()
 
