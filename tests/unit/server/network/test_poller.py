@@ -1,4 +1,4 @@
-"""What a reactor waits for: each event is handled once, and a descriptor that is gone has none left."""
+"""A poller reports each event once, and reports nothing of a descriptor that is gone."""
 
 from __future__ import annotations
 
