@@ -16,6 +16,7 @@ from example_counts import examples
 from hard_limit import mark_of_running, pytest_timeout_cancel_timer, pytest_timeout_set_timer
 from hypothesis import HealthCheck, settings
 from kept_process import kept_process
+from shared_empties import filled_empties
 
 # Before anything imports the hash that is verified for nobody.
 make_passwords_cheap()
@@ -60,6 +61,13 @@ def process_as_before() -> Iterator[None]:
     """Take back what a test has done to its process: a command called in a test sets variables and signals for good."""
     with kept_process():
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_empties_are_empty() -> Iterator[None]:
+    """Fail where it happened, not where another test finds what is not its own."""
+    yield
+    assert filled_empties() == []
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -491,7 +491,7 @@ class Machine:
                 self.ledger, queue, name, no_ack=False, exclusive=False, priority=0, prefetch=prefetch, arguments=b""
             )
             self.consumers[name] = consumer
-            self.ledger.consumers[name] = consumer
+            self.ledger.add_consumer(consumer)
             queue.add_consumer(consumer)
 
     def cancel(self, name: str) -> None:
