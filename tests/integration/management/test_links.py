@@ -234,7 +234,7 @@ def test_without_leave_of_the_operator_links_do_not_connect_to_this_machine(
     place = f"127.0.0.1:{broker.amqp_port}"
     assert status["reason"] == f"links may not connect to {place}: a loopback, link-local or reserved address"
     api.put("/parameters/shovel/%2F/refused", {"value": value | {"dest-uri": "amqp://"}})
-    api.eventually("/shovels", lambda rows: is_running(rows[0]))
+    api.eventually("/shovels", lambda rows: rows and is_running(rows[0]))
     api.delete("/parameters/shovel/%2F/refused")
     api.close()
 
