@@ -100,8 +100,9 @@ def call(broker: Target, seconds: float) -> Answered:
             frame_max_bytes=service.frame_max_bytes,
             properties=frames.encode_properties(reply_to=_DIRECT_REPLY_TO),
         )
-        for caller in callers:
-            caller.consume(_DIRECT_REPLY_TO, "caller", no_ack=True)
+        # Each has a tag of its own: LavinMQ 2.9.1 finds the caller of an answer by the tag, among all of the vhost.
+        for number, caller in enumerate(callers):
+            caller.consume(_DIRECT_REPLY_TO, f"caller-{number}", no_ack=True)
         with selectors.DefaultSelector() as selector:
             for each in (service, *callers):
                 selector.register(each.sock, selectors.EVENT_READ, _Inbox(each))
@@ -121,9 +122,11 @@ def call(broker: Target, seconds: float) -> Answered:
                             for to in came
                         )
                         service.sock.sendall(b"".join(replies))
-                    else:
-                        window.count += len(came)
-                        inbox.connection.sock.sendall(request * len(came))
+                    elif came:
+                        if len(came) > 1:
+                            raise BrokerError(f"{address} gives a caller the answers of others")
+                        window.count += 1
+                        inbox.connection.sock.sendall(request)
             return window.result()
     finally:
         for each in (service, *callers):

@@ -167,6 +167,7 @@ def drop_consumer(channel: Session, consumer: Consumer) -> bool:
         return False
     if is_reply_queue:
         del channel.vhost.reply_queues[queue.name]
+        channel.connection.broker.access.routes.end_of_replies(queue)
         queue.close()  # later replies are dropped
         if queue is channel.reply_queue:
             channel.reply_queue = None

@@ -109,14 +109,19 @@ class Publisher:
         envelope = Envelope(publish.exchange, publish.routing_key)
         cacheable = vhost.is_cacheable(exchange) and self._shared.judge is None
         queues: list[Receiver] = []
+        replies: Receiver | None = None
         if exchange.name == "" and publish.routing_key.startswith(REPLY_TO_PREFIX):
-            cacheable = False
+            replies = vhost.reply_queues.get(publish.routing_key)
+            cacheable = cacheable and replies is not None
         if cacheable:
             routed = Content(b"")
             queues = vhost.route(exchange, [publish.routing_key], routed)
             self._connection.units_left -= STEPS_MAX - routed.steps_left
             _check_steps(routed, exchange.name, vhost.name)
-        return Route(envelope, exchange, queues, cacheable=cacheable, mandatory=publish.mandatory)
+        route = Route(envelope, exchange, queues, cacheable=cacheable, mandatory=publish.mandatory)
+        if cacheable and replies is not None:
+            route.cacheable = principal.routes.memory.may_remember(route, replies)
+        return route
 
     def publish_with_care(
         self,

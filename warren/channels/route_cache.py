@@ -14,6 +14,9 @@
 5. A dropped route is void: it has no queues and is not `cacheable`. A session or a content that still holds the route
    looks the exchange up again, so only the cache keeps lists of queues in memory.
 6. When memory is short, all caches are emptied before a queue gives anything up (`drop_all`).
+7. Reply queues are not part of the topology: at the end of one, its routes are void at once
+   (`RouteMemory.end_of_replies`). The entries stay in their caches until these are emptied. Names of reply queues are
+   never used again.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ ROUTE_BYTES: Final = 664
 PLACES_PER_ROUTE: Final = 4
 PLACES_MIN: Final = 64
 _NO_PLACES: Final[list[Route | None]] = []  # of caches with one route, or none: never changed
+# Of one reply queue, by so many users.
+REPLY_ROUTES_MAX: Final = 16
 LIST_BYTES: Final = 56
 QUEUE_BYTES: Final = 8
 # The number of caches that one tick looks at.
@@ -122,7 +127,7 @@ class RouteCache:
         self.routes: dict[bytes, Route] = {}
         self.version: i64 = 0
         self.bytes: i64 = 0
-        self._memory = memory
+        self.memory = memory
         self._vhost: VirtualHost | None = None
         self._places = _NO_PLACES  # a power of two of them, see `maybe_at`
         self._lists: dict[Exchange, list[Receiver]] = {}  # the last list of each exchange
@@ -191,7 +196,7 @@ class RouteCache:
         self.routes[arguments] = route
         self._give_place(route)
         self.bytes += cost
-        self._memory.grown(self, cost)
+        self.memory.grown(self, cost)
 
     def is_stale(self) -> bool:
         """Tell whether the topology has changed since."""
@@ -209,7 +214,7 @@ class RouteCache:
         self.routes = {}
         self._places = _NO_PLACES
         self._lists = {}
-        self._memory.emptied(self)
+        self.memory.emptied(self)
         self.bytes = 0
 
 
@@ -219,6 +224,7 @@ class RouteMemory:
     def __init__(self) -> None:
         self.bytes: i64 = 0
         self._used: dict[RouteCache, None] = {}  # those that hold something, the one to look at first in front
+        self._to_replies: dict[Receiver, list[Route]] = {}
 
     def grown(self, cache: RouteCache, cost: i64) -> None:
         """A cache has taken `cost` bytes."""
@@ -246,6 +252,21 @@ class RouteMemory:
         """Empty all caches: memory is short."""
         while self._used:
             self._first().drop()
+
+    def may_remember(self, route: Route, replies: Receiver) -> bool:
+        """Note a route to a reply queue, to void it at the end of the queue; False: it must not be remembered."""
+        routes = [each for each in self._to_replies.get(replies, []) if each.cacheable]
+        if len(routes) == REPLY_ROUTES_MAX:
+            return False
+        routes.append(route)
+        self._to_replies[replies] = routes
+        return True
+
+    def end_of_replies(self, replies: Receiver) -> None:
+        """Void the routes to a reply queue that has ended."""
+        for route in self._to_replies.pop(replies, []):
+            route.queues.clear()  # a cache may hold the list for the next route with equal queues
+            route.cacheable = False
 
     def _first(self) -> RouteCache:
         return next(iter(self._used))

@@ -7,7 +7,7 @@ from engine_harness import Client, Harness, publish_frames, queue_declare
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.channels import route_cache
-from warren.channels.route_cache import BYTES_MAX, CACHE_BYTES_MAX, Route, RouteCache
+from warren.channels.route_cache import BYTES_MAX, CACHE_BYTES_MAX, REPLY_ROUTES_MAX, Route, RouteCache
 from warren.vhosts.metadata import UserDelete, VhostDelete, VhostPut
 
 QUEUES = 300
@@ -194,3 +194,83 @@ def test_nothing_is_kept_of_a_deleted_vhost() -> None:
     harness.settle()
     assert access.routes.bytes == 0
     assert "v" not in access._rights["guest"].principals
+
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+def caller_of(harness: Harness) -> tuple[Client, str]:
+    """Return a client that consumes replies, and its address."""
+    before = set(harness.vhost.reply_queues)
+    client = harness.channel()
+    client.consume(REPLY_TO, tag="replies", no_ack=True)
+    (address,) = set(harness.vhost.reply_queues) - before
+    return client, address
+
+
+def answer_routes(harness: Harness) -> list[Route]:
+    return [route for route in cache_of(harness).routes.values() if route.envelope.routing_key.startswith(REPLY_TO)]
+
+
+def test_the_routes_to_callers_are_remembered_until_these_leave() -> None:
+    """(7)"""
+    harness = Harness()
+    service = harness.channel()
+    callers = [caller_of(harness) for _ in range(3)]
+    for _ in range(3):
+        for _, address in callers:
+            service.publish("", address, b"!")
+    assert len(answer_routes(harness)) == 3
+    assert [len(client.deliveries()) for client, _ in callers] == [3, 3, 3]
+    (gone, address), (other, others) = callers[:2]
+    queue = harness.vhost.reply_queues[address]
+    gone.call(1, m.BasicCancel("replies", False))
+    service.publish("", address, b"!", mandatory=True)
+    (returned,) = service.take()
+    assert returned.method.reply_code == 312
+    service.publish("", others, b"!")
+    gone.nothing()
+    assert len(other.deliveries()) == 1
+    assert not any(queue in route.queues for route in cache_of(harness).routes.values())
+
+
+def test_an_answer_in_a_transaction_is_returned_when_the_caller_leaves_before_the_commit() -> None:
+    """(7)"""
+    harness = Harness()
+    service = harness.channel()
+    caller, address = caller_of(harness)
+    service.publish("", address, b"!")
+    service.call(1, m.TxSelect())
+    service.publish("", address, b"!", mandatory=True)
+    assert len(caller.deliveries()) == 1
+    caller.hang_up()
+    service.feed(method_frame(1, m.TxCommit()))
+    assert [type(each.method) for each in service.take()] == [m.BasicReturn, m.TxCommitOk]
+
+
+def test_the_routes_to_a_caller_do_not_grow_with_changes_of_the_topology() -> None:
+    """(7)"""
+    harness = Harness()
+    service = harness.channel()
+    _, address = caller_of(harness)
+    for number in range(3 * REPLY_ROUTES_MAX):
+        service.publish("", address, b"!")
+        service.declare(f"q{number}")
+    (routes,) = harness.broker.access.routes._to_replies.values()
+    assert len(routes) == 1
+
+
+def test_few_routes_to_one_caller_are_remembered() -> None:
+    """(7)"""
+    harness = Harness()
+    caller, address = caller_of(harness)
+    for number in range(REPLY_ROUTES_MAX + 1):
+        harness.add_user(f"user{number}")
+        service = harness.client(f"user{number}")
+        service.open(1)
+        for _ in range(2):
+            service.publish("", address, b"!")
+    assert len(caller.deliveries()) == 2 * (REPLY_ROUTES_MAX + 1)
+    assert len(harness.broker.access.routes._to_replies) == 1
+    caller.hang_up()
+    assert harness.broker.access.routes._to_replies == {}
