@@ -19,7 +19,6 @@ REASONS = {
     "channels/broker.py": {
         "Broker": "its fields are what the peers of one process share; its methods are within limits"
     },
-    "cluster/member.py": {"Member": "one state machine: each message of the protocol may change each of its fields"},
     "engine_view/connections.py": {"ConnectionRow": "a record: a field for each that RabbitMQ shows"},
     "engine_view/queues.py": {"QueueRow": "a record: a field for each that RabbitMQ shows"},
     "mqtt/peer.py": {"MqttPeer": "a method for each packet, and those that `Peer` asks for"},

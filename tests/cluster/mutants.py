@@ -20,6 +20,14 @@ RECORD: Final = "cluster/record.py"
 VIEW: Final = "cluster/record_view.py"
 PEERS: Final = "cluster/peers.py"
 MEMBER: Final = "cluster/member.py"
+LEADERSHIP: Final = "cluster/leadership.py"
+CANDIDACY: Final = "cluster/candidacy.py"
+FOLLOWING: Final = "cluster/following.py"
+DIRECTORY: Final = "cluster/own_directory.py"
+HANDOVER: Final = "cluster/handover.py"
+RENEWAL: Final = "cluster/renewal.py"
+ASKED: Final = "cluster/asked_change.py"
+TIMERS: Final = "cluster/timers.py"
 DISKS: Final = "cluster/disk_watch.py"
 ETCD: Final = "cluster/etcd.py"
 WIRE: Final = "cluster/etcd_wire.py"
@@ -37,13 +45,13 @@ MUTANTS: Final = (
     mutant(
         "suspect-after-limit",
         "a silent follower stops all service before it leaves the set",
-        (MEMBER, "if not self.beacon_s < self.suspect_s < self.limit_s:", "if not self.beacon_s < self.suspect_s:"),
+        (TIMERS, "if not self.beacon_s < self.suspect_s < self.limit_s:", "if not self.beacon_s < self.suspect_s:"),
     ),
     mutant(
         "limit-not-below-grace",
         "two nodes deliver the same messages",
-        (MEMBER, "if self.limit_s * (1 + CLOCK_RATE_ERROR) >= self.grace_s * (1 - CLOCK_RATE_ERROR):", "if False:"),
-        (MEMBER, "grace_s: float = 2.2", "grace_s: float = 1.9"),
+        (TIMERS, "if self.limit_s * (1 + CLOCK_RATE_ERROR) >= self.grace_s * (1 - CLOCK_RATE_ERROR):", "if False:"),
+        (TIMERS, "grace_s: float = 2.2", "grace_s: float = 1.9"),
     ),
     mutant(
         "limit-from-receipt",
@@ -53,13 +61,13 @@ MUTANTS: Final = (
     mutant(
         "promise-of-one",
         "a leader that one follower still hears serves beside the one that the other has made",
-        (MEMBER, "return min((self._peers.of(other).promised_s", "return max((self._peers.of(other).promised_s"),
+        (PEERS, "return min((self.of(replica).promised_s", "return max((self.of(replica).promised_s"),
     ),
     mutant(
         "serves-after-a-pause",
         "a leader that slept delivers before it looks at the clock",
         (
-            MEMBER,
+            LEADERSHIP,
             "return self._is_told_to_serve and now_s < self._serves_until_s",
             "return self._is_told_to_serve",
         ),
@@ -67,28 +75,28 @@ MUTANTS: Final = (
     mutant(
         "join-before-caught-up",
         "a replica without confirmed messages leads",
-        (MEMBER, "self._peers.of(replica).synced_lsn < lsn or replica not in", "replica not in"),
+        (LEADERSHIP, "self.peers.of(replica).synced_lsn < lsn or replica not in", "replica not in"),
     ),
     mutant(
         "join-required-late",
         "a replica joins without what was confirmed while it was being recorded",
         (
-            MEMBER,
+            LEADERSHIP,
             "        if self._joining is not None:\n            required |= {self._joining[0]}\n",
             "",
         ),
-        (MEMBER, "synced_lsn < lsn or replica not in self._required", "synced_lsn < lsn"),
-        (MEMBER, "for record in self._view.possible))", "for record in self._view.possible[:1]))"),
+        (LEADERSHIP, "synced_lsn < lsn or replica not in self._required", "synced_lsn < lsn"),
+        (LEADERSHIP, "for record in self._view.possible))", "for record in self._view.possible[:1]))"),
     ),
     mutant(
         "shrink-assumed",
         "a replica that is still recorded leads without what was confirmed meanwhile",
-        (MEMBER, "for record in self._view.possible))", "for record in self._view.possible[-1:]))"),
+        (LEADERSHIP, "for record in self._view.possible))", "for record in self._view.possible[-1:]))"),
     ),
     mutant(
         "new-set-only-when-known",
         "a change that came into force unnoticed makes a replica lead that lacks confirmed messages",
-        (MEMBER, "for record in self._view.possible))", "for record in self._view.possible[:1]))"),
+        (LEADERSHIP, "for record in self._view.possible))", "for record in self._view.possible[:1]))"),
     ),
     mutant(
         "unknown-is-failure",
@@ -114,7 +122,7 @@ MUTANTS: Final = (
         "a replica that was removed leads without what was confirmed since",
         (RECORD, "if candidate not in record.in_sync:", "if candidate.node not in record.assigned:"),
         (RECORD, "changed = _of_set(record, in_sync, {} if", "changed = _of_set(record, in_sync | {candidate}, {} if"),
-        (MEMBER, "if not record.may_stand(self.me) or (", "if ("),
+        (CANDIDACY, "if not record.may_stand(self._me) or self", "if self"),
     ),
     mutant(
         "incarnation-ignored",
@@ -123,7 +131,7 @@ MUTANTS: Final = (
          "    in_sync = frozenset(r for r in record.in_sync if r.node != candidate.node) - {record.leader} | {candidate}"),
         (RECORD, "if candidate not in record.in_sync:", "if candidate.node not in {r.node for r in record.in_sync}:"),
         (RECORD, "    if answering is not None:\n", "    if False:\n"),
-        (MEMBER, "if not record.may_stand(self.me) or (", "if self.me.node not in {r.node for r in record.in_sync} or ("),
+        (CANDIDACY, "if not record.may_stand(self._me) or self", "if self._me.node not in {r.node for r in record.in_sync} or self"),
     ),
     mutant(
         "min-in-sync-undercut",
@@ -138,73 +146,73 @@ MUTANTS: Final = (
     mutant(
         "epoch-unchecked",
         "a leader that was deposed goes on to confirm",
-        (MEMBER, "elif beacon.epoch < self._epoch_floor():", "elif beacon.epoch < 1:"),
-        (MEMBER, "elif self._followed is not None and self._followed[0] == beacon.epoch and", "elif False and"),
+        (MEMBER, "elif beacon.epoch < floor:", "elif beacon.epoch < 1:"),
+        (MEMBER, "elif (rival := self._following.rival(beacon)) is not None:", "elif (rival := self._following.rival(beacon)) is not None and False:"),
     ),
     mutant(
         "acks-while-leading",
         "a new leader acknowledges frames of the old one into its own log",
         (
             MEMBER,
-            "        self._stop_acknowledging()\n        self.role = Role.RECOVERING\n",
-            "        self.role = Role.RECOVERING\n",
+            "        self._following.stop()\n        self.leadership = Leadership(\n",
+            "        self.leadership = Leadership(\n",
         ),
         (
-            MEMBER,
-            "        self._stop_acknowledging()\n        self.role = Role.STANDING\n",
-            "        self.role = Role.STANDING\n",
+            CANDIDACY,
+            "        self._following.stop()\n        self.is_standing = True\n",
+            "        self.is_standing = True\n",
         ),
     ),
     mutant(
         "leads-epoch-of-earlier-life",
         "an epoch has two logs",
         (
-            MEMBER,
+            CANDIDACY,
             "return is_new and (record.epoch in self._stood or record.by is LeaderBy.TRANSFER)",
             "return True",
         ),
-        (MEMBER, "if record.leader != self.me or record.epoch <= self._position.epoch:", "if record.leader != self.me:"),
+        (CANDIDACY, "if record.leader != self._me or record.epoch <= self._directory.position.epoch:", "if record.leader != self._me:"),
     ),
     mutant(
         "epoch-taken-again",
         "an epoch has two leaders",
         (RECORD, "epoch = max(record.epoch, log_epoch) + 1\n    changed",
          "epoch = max(record.epoch, log_epoch) + (record.leader != candidate)\n    changed"),
-        (MEMBER, "is_new = self._view.first_epoch is not None and record.epoch > self._view.first_epoch", "is_new = True"),
-        (MEMBER, "if record.leader != self.me or record.epoch <= self._position.epoch:", "if record.leader != self.me:"),
+        (CANDIDACY, "is_new = self._view.first_epoch is not None and record.epoch > self._view.first_epoch", "is_new = True"),
+        (CANDIDACY, "if record.leader != self._me or record.epoch <= self._directory.position.epoch:", "if record.leader != self._me:"),
     ),
     mutant(
         "serves-while-handing-over",
         "two nodes deliver the same messages during a transfer",
-        (MEMBER, "may = self.role is Role.LEADING and self._drained_lsn is None and", "may = self.role is Role.LEADING and"),
+        (LEADERSHIP, "may = self.has_recovered and self.handover.drained_lsn is None and", "may = self.has_recovered and"),
     ),
     mutant(
         "hands-over-before-it-is-drained",
         "what clients were told while they were sent away is gone with the next leader",
-        (MEMBER, "        if self._drained_lsn is not None:\n            change = self._transfer(now_s, record, self._drained_lsn) or change",
-         "        if self._target is not None:\n            change = self._transfer(now_s, record, self._drained_lsn or 0) or change"),
+        (HANDOVER, "        if self.drained_lsn is None:\n            return None\n", "        if self.target is None:\n            return None\n"),
+        (HANDOVER, ".synced_lsn < self.drained_lsn:", ".synced_lsn < (self.drained_lsn or 0):"),
     ),
     mutant(
         "target-lacks-the-end",
         "a planned transfer loses what was written last",
-        (MEMBER, "if target is None or self._peers.of(target).synced_lsn < lsn:", "if target is None:"),
+        (HANDOVER, "if target is None or self._peers.of(target).synced_lsn < self.drained_lsn:", "if target is None:"),
     ),
     mutant(
         "hands-over-to-the-dead",
         "nobody leads for the grace time, though another node could",
-        (MEMBER, "if target not in record.in_sync or not self._is_useful(target, now_s):", "if target not in record.in_sync:"),
-        (MEMBER, "            if not self._is_useful(target, now_s):\n                return Refusal(f\"{node} does not answer",
+        (HANDOVER, "if target not in record.in_sync or not self._peers.is_useful(target, now_s):", "if target not in record.in_sync:"),
+        (HANDOVER, "            if not self._peers.is_useful(target, now_s):\n                return Refusal(f\"{node} does not answer",
          "            if False:\n                return Refusal(f\"{node} does not answer"),
     ),
     mutant(
         "hands-over-for-ever",
         "a leader that nobody takes over from serves nobody",
-        (MEMBER, "self._hand_over_until_s = now_s + self._timers.hand_over_s", "self._hand_over_until_s = NEVER"),
+        (HANDOVER, "self.until_s = now_s + self._timers.hand_over_s", "self.until_s = NEVER"),
     ),
     mutant(
         "forgets-the-living",
         "a node that runs is sent away, and takes its copy with it",
-        (MEMBER, "request.ask is Ask.FORGET and self._is_there(", "False and self._is_there("),
+        (ASKED, "request.ask is Ask.FORGET and self._is_there(", "False and self._is_there("),
     ),
     mutant(
         "forgotten-undercuts",
@@ -224,22 +232,22 @@ MUTANTS: Final = (
     mutant(
         "joined-nodes-not-counted",
         "the same, since nobody has the record require more after a node has joined",
-        (MEMBER, "            or self._with_required(record)\n", ""),
+        (LEADERSHIP, "            or self._with_required(record)\n", ""),
     ),
     mutant(
         "recovery-within-known-epochs",
         "a recovered node begins an epoch that another one has begun",
-        (MEMBER, "epoch = self._epoch_floor() + beyond", "epoch = 0 if self.record is None else self.record.epoch"),
+        (CANDIDACY, "epoch = self._view.record, self.known_epoch() + beyond", "epoch = self._view.record, 0 if self._view.record is None else self._view.record.epoch"),
     ),
     mutant(
         "recovery-beside-a-leader",
         "two nodes lead, one of them by the word of an administrator",
-        (MEMBER, "if self._is_acknowledging and self._followed is not None and now_s < self._heard_s", "if now_s < -self._heard_s"),
+        (FOLLOWING, "self._followed is None or now_s >= self.heard_s + self._timers.grace_s:", "True:"),
     ),
     mutant(
         "drained-stands",
         "a node that is to be worked on leads again",
-        (MEMBER, "if not record.may_stand(self.me) or (", "if self.me not in record.in_sync or ("),
+        (CANDIDACY, "if not record.may_stand(self._me) or self", "if self._me not in record.in_sync or self"),
     ),
     mutant(
         "waits-for-who-handed-over",
@@ -249,18 +257,19 @@ MUTANTS: Final = (
     mutant(
         "begins-at-once",
         "a change that comes into force late makes two nodes serve",
-        (MEMBER, "self._leads_from_s = now_s if is_alone else", "self._leads_from_s = now_s if True else"),
+        (CANDIDACY, "return now_s if is_alone else", "return now_s if True else"),
     ),
     mutant(
         "promise-forgotten-by-a-start",
         "a follower that restarts serves beside the leader it had answered",
-        (MEMBER, "        self._heard_s = now_s\n        self._answered_s = now_s ", "        self._heard_s = self._answered_s = -math.inf "),
-        (MEMBER, "            # A new leader has the grace time to be heard for the first time.\n            self._heard_s = now_s\n", ""),
+        (FOLLOWING, "        self.heard_s = now_s\n        self.is_acknowledging", "        self.heard_s = -1e9\n        self.is_acknowledging"),
+        (FOLLOWING, "        self._answered_s = now_s\n        self._lost_s:", "        self._answered_s = -1e9\n        self._lost_s:"),
+        (FOLLOWING, "            self._is_there(now_s)\n            self.stop()", "            self.stop()"),
     ),
     mutant(
         "beacon-despite-hung-disk",
         "a leader whose disk hangs is never replaced",
-        (MEMBER, "if now_s < self._beacon_at_s or self._is_disk_stuck(now_s):", "if now_s < self._beacon_at_s:"),
+        (LEADERSHIP, "if now_s >= self.peers.beacon_at_s and not self._directory.is_stuck(now_s):", "if now_s >= self.peers.beacon_at_s:"),
     ),
     mutant(
         "stuck-replica-kept",
@@ -275,7 +284,7 @@ MUTANTS: Final = (
     mutant(
         "unsettled-forever",
         "a replica that was to join and is gone stalls all confirms",
-        (MEMBER, "if change is None and self._view.unsettled:", "if False:"),
+        (LEADERSHIP, "if change is None and self._view.unsettled:", "if False:"),
     ),
     mutant(
         "committed-is-cut",
@@ -295,7 +304,7 @@ MUTANTS: Final = (
     mutant(
         "objection-unheard",
         "a leader that lacks what was confirmed stays, and nobody else leads",
-        (MEMBER, '                    self._end(f"{replica} has as committed', '                    self._report(f"{replica} has as committed'),
+        (MEMBER, '                self._end(f"{replica} has as committed', '                self._actions.report(f"{replica} has as committed'),
     ),
     mutant(
         "stands-alone",
@@ -310,7 +319,7 @@ MUTANTS: Final = (
     mutant(
         "rank-ignored",
         "the node with the shortest log may lead first",
-        (MEMBER, "return due_s + rank * self._timers.stagger_s", "return due_s"),
+        (CANDIDACY, "return due_s + rank * self._timers.stagger_s", "return due_s"),
     ),
     mutant(
         "set-of-the-dead",
@@ -320,49 +329,49 @@ MUTANTS: Final = (
     mutant(
         "lives-not-compared",
         "a disk that was restored to an earlier life leads",
-        (MEMBER, "elif life not in self._lives or (is_start", "elif (is_start"),
-        (MEMBER, "self._keep_lives(self._lives[self._lives.index(life) :])", "pass"),
+        (DIRECTORY, "elif life not in self._lives or (is_start", "elif (is_start"),
+        (DIRECTORY, "self._keep(self._lives[self._lives.index(life) :])", "pass"),
     ),
     mutant(
         "floor-not-compared",
         "a disk that was restored within a life leads",
-        (MEMBER, " or (is_start and self._began_at < record.floor):", ":"),
+        (DIRECTORY, " or (is_start and self._began_at < record.floor):", ":"),
     ),
     mutant(
         "floor-compared-later",
         "a node that has everything leaves the set, since the log went on",
-        (MEMBER, "(is_start and self._began_at < record.floor)", "self._began_at < record.floor"),
+        (DIRECTORY, "(is_start and self._began_at < record.floor)", "self._began_at < record.floor"),
     ),
     mutant(
         "restored-stands",
         "a node that knows its disk to be a restored one leads",
-        (MEMBER, "        if self._restored:\n            return NEVER\n", ""),
-        (MEMBER, "        if self._restored and self.record is not None:", "        if False:"),
+        (CANDIDACY, "        if self._directory.trouble:\n            return NEVER\n", ""),
+        (CANDIDACY, "        if self._directory.trouble and record is not None:", "        if False:"),
     ),
     mutant(
         "restored-is-handed-over-to",
         "a restored disk leads by a transfer that was under way",
-        (MEMBER, "        if self._restored:\n            return False  #", "        if False:\n            return False  #"),
+        (CANDIDACY, "        if self._directory.trouble:\n            return False  #", "        if False:\n            return False  #"),
     ),
     mutant(
         "restored-keeps-its-lives",
         "a restored disk that was caught up half, and restarted, leads",
-        (MEMBER, "            self._keep_lives(self._lives[-1:])\n            self._report(", "            self._report("),
+        (DIRECTORY, "            self._keep(self._lives[-1:])\n            self._actions.report(", "            self._actions.report("),
     ),
     mutant(
         "recorded-life-forgotten",
         "a directory that has everything is taken for a restored one after a crash",
-        (MEMBER, "self._keep_lives(self._lives[self._lives.index(life) :])", "self._keep_lives(self._lives[-1:])"),
+        (DIRECTORY, "self._keep(self._lives[self._lives.index(life) :])", "self._keep(self._lives[-1:])"),
     ),
     mutant(
         "lives-for-all",
         "a node of an older version cannot read the record while others are upgraded",
-        (MEMBER, "(bool(record.lives) or record.assigned <= known)", "True"),
+        (RENEWAL, "(bool(record.lives) or record.assigned <= known)", "True"),
     ),
     mutant(
         "renewed-at-every-turn",
         "etcd gets a revision for every commit",
-        (MEMBER, "(self.epoch, self._committed_lsn) if now_s >= self._renews_at_s else", "(self.epoch, self._committed_lsn) if True else"),
+        (RENEWAL, "(self._epoch, self._committed_lsn) if now_s >= self._renews_at_s else", "(self._epoch, self._committed_lsn) if True else"),
     ),
     mutant(
         "floor-sinks",
@@ -372,17 +381,17 @@ MUTANTS: Final = (
     mutant(
         "slow-link-kept",
         "one follower behind a slow link makes every confirm slow",
-        (MEMBER, "            or self._without_slow(now_s, record)\n", ""),
+        (LEADERSHIP, "            or self._without_slow(now_s, record)\n", ""),
     ),
     mutant(
         "slow-link-comes-back",
         "the same, again and again",
-        (MEMBER, "if self._is_slow(replica) and self._has_enough_quick(now_s, self.record):", "if False:"),
+        (LEADERSHIP, "if self.peers.is_slow(replica) and self._has_enough_quick(now_s, record):", "if False:"),
     ),
     mutant(
         "removes-whom-it-needs",
         "nodes that are cut off together cannot elect a leader at once",
-        (MEMBER, "if len(record.in_sync) - len(silent) < record.least:", "if False:"),
+        (LEADERSHIP, "if len(record.in_sync) - len(silent) < record.least:", "if False:"),
     ),
     mutant(
         "write-sent-again",
@@ -403,12 +412,12 @@ MUTANTS: Final = (
     mutant(
         "gives-way-again",
         "two nodes whose disks are slow in turn do nothing but hand over",
-        (MEMBER, "if now_s < self._is_slow_at_s and self.me.node not in self._short:", "if False:"),
+        (DISKS, "or (now_s < self._is_slow_at_s and self._me.node not in self.short):", "or False:"),
     ),
     mutant(
         "deposed-unnoticed",
         "a leader whose watch hangs, and that nobody answers, holds its clients until it is ended",
-        (MEMBER, "return NEVER if is_asking else max(", "return NEVER if True else max("),
+        (LEADERSHIP, "return NEVER if is_asking else max(", "return NEVER if True else max("),
     ),
     mutant(
         "error-is-failure",

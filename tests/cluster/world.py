@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from warren.cluster.candidacy import Founding
 from warren.cluster.events import (
     Acknowledge,
     Action,
@@ -69,8 +70,9 @@ from warren.cluster.events import (
     Tick,
     TransferRequested,
 )
-from warren.cluster.member import Founding, Member, Timers
+from warren.cluster.member import Member
 from warren.cluster.record import LeaderBy, Record, RecordError, Replica, Versioned, decode, encode
+from warren.cluster.timers import Timers
 
 NODES: Final = ("a", "b", "c")
 CLOCK_ERROR: Final = 0.05
@@ -419,7 +421,8 @@ class World:
         self.send(node, other, answer)
 
     def _answered(self, process: Process, answer: BeaconAnswered) -> None:
-        if answer.epoch == process.member.epoch:
+        leads = process.member.leadership
+        if leads is not None and answer.epoch == leads.epoch:
             sent = process.sent.get(answer.number, float("-inf"))
             process.promised[answer.replica] = max(sent, process.promised.get(answer.replica, sent))
         self.tell(process, answer)

@@ -3,22 +3,33 @@
 A replica that answers a beacon promises not to stand for the grace time, counted from when it received it. The leader
 counts its own, shorter limit from when it *sent* that beacon: however long the answer took, the limit ends first if
 the two clocks run at nearly the same rate.
+
+1. A promise of an answer is that of the beacon that was answered, however late the answer comes. One to a beacon that
+   is not remembered is worth nothing.
+2. A replica is useful while it is heard and makes progress, if there is progress to make; never without a link.
+3. A round trip is that of the first answer to a beacon: acknowledgements repeat it until the next one is answered.
+4. A replica that leaves the set waits longer each time before it may join again, unless that is long ago.
+
+No I/O and no clock: times are arguments, in seconds.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 from warren.cluster.record import Replica
+from warren.cluster.timers import NEVER, Timers
 
 BEACONS_KEPT: Final = 64
 BACK_OFF_S: Final = 1.0
 BACK_OFF_MAX_S: Final = 30.0
 FORGIVEN_AFTER_S: Final = 300.0
 ROUND_TRIPS: Final = 8  # that count: one that comes after much else says nothing of the link
+LATE_S: Final = 0.5  # a disk is late that has had the log for so long without carrying out more of it
 
 
 @dataclass(slots=True)
@@ -36,11 +47,14 @@ class Peer:
 
 
 class Peers:
-    """All other replicas that a leader has heard of."""
+    """All replicas that a leader has heard of; itself among them, as far as its disk is concerned."""
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(self, now_s: float, timers: Timers) -> None:
+        self.beacon_at_s = now_s
         self._began_s = now_s
+        self._timers = timers
         self._peers: dict[Replica, Peer] = {}
+        self._beacons = 0
         self._sent: deque[tuple[int, float]] = deque(maxlen=BEACONS_KEPT)
         self._appended_lsn = 0
 
@@ -55,9 +69,14 @@ class Peers:
             self._peers[replica] = Peer(self._began_s, progress_s=self._began_s)
         return self._peers[replica]
 
-    def sent(self, number: int, now_s: float) -> None:
-        """Remember when a beacon was sent."""
-        self._sent.append((number, now_s))
+    # --- promises and silence -------------------------------------------------------------------------------------
+
+    def send_beacon(self, now_s: float) -> int:
+        """Return the number of a beacon that is sent now."""
+        self._beacons += 1
+        self.beacon_at_s = now_s + self._timers.beacon_s
+        self._sent.append((self._beacons, now_s))
+        return self._beacons
 
     def answered(self, replica: Replica, number: int, now_s: float) -> None:
         """Take the answer to a beacon; one that is too old is worth nothing."""
@@ -65,14 +84,29 @@ class Peers:
         peer.heard_s = now_s
         peer.is_lost = False
         sent_s = next((sent_s for sent, sent_s in self._sent if sent == number), -math.inf)
-        peer.promised_s = max(peer.promised_s, sent_s)
-        if sent_s > -math.inf:
+        if sent_s > peer.promised_s:
             peer.round_trips_s.append(now_s - sent_s)
+        peer.promised_s = max(peer.promised_s, sent_s)
 
-    def round_trips_s(self, replica: Replica) -> tuple[float, float]:
-        """Return how long a beacon and its answer take lately, at least and at most; NaN while that is not known."""
+    def promised_until_s(self, replicas: Collection[Replica]) -> float:
+        """Return until when none of these stands, as all of them have promised."""
+        return min((self.of(replica).promised_s for replica in replicas), default=NEVER) + self._timers.limit_s
+
+    def silence_s(self, replicas: Collection[Replica], now_s: float) -> float:
+        """Return how long the quietest of these has been silent; 0 for none."""
+        return max((now_s - self.of(replica).heard_s for replica in replicas), default=0.0)
+
+    def is_slow(self, replica: Replica) -> bool:
+        """Tell whether each beacon and its answer took long lately; False while that is not known."""
         trips = self.of(replica).round_trips_s
-        return (min(trips), max(trips)) if len(trips) == ROUND_TRIPS else (math.nan, math.nan)
+        return len(trips) == ROUND_TRIPS and min(trips) > self._timers.slow_s
+
+    def is_quick(self, replica: Replica) -> bool:
+        """Tell whether no beacon and its answer took long lately; False while that is not known."""
+        trips = self.of(replica).round_trips_s
+        return len(trips) == ROUND_TRIPS and max(trips) <= self._timers.slow_s
+
+    # --- how far they are -----------------------------------------------------------------------------------------
 
     def appended(self, lsn: int, now_s: float) -> None:
         """Note how far the leader's log goes; replicas that had everything until now must make progress from now on."""
@@ -103,13 +137,30 @@ class Peers:
         peer.is_lost = True
         peer.synced_lsn = 0
 
-    def useful_until_s(self, replica: Replica, suspect_s: float) -> float:
+    # --- what follows from that -----------------------------------------------------------------------------------
+
+    def useful_until_s(self, replica: Replica) -> float:
         """Return until when a replica counts as there, unless it is heard and makes progress."""
         peer = self.of(replica)
         if peer.is_lost:
             return -math.inf
         is_behind = peer.synced_lsn < self._appended_lsn
-        return min(peer.heard_s, peer.progress_s if is_behind else math.inf) + suspect_s
+        return min(peer.heard_s, peer.progress_s if is_behind else math.inf) + self._timers.suspect_s
+
+    def is_useful(self, replica: Replica, now_s: float) -> bool:
+        """Tell whether a replica counts as there."""
+        return now_s < self.useful_until_s(replica)
+
+    def is_late(self, replica: Replica, now_s: float) -> bool:
+        """Tell whether a replica's disk holds others up."""
+        peer = self.of(replica)
+        return 0 < peer.synced_lsn < self._appended_lsn and now_s >= peer.progress_s + LATE_S
+
+    def best(self, replicas: Collection[Replica], drained: Collection[str], now_s: float) -> Replica | None:
+        """Return the useful one of these that has most of the log: one that is drained only if all are."""
+        useful = [replica for replica in replicas if self.is_useful(replica, now_s)]
+        useful = [replica for replica in useful if replica.node not in drained] or useful
+        return min(useful, key=lambda replica: (-self.of(replica).synced_lsn, replica), default=None)
 
     def was_removed(self, replica: Replica, now_s: float) -> None:
         """A replica has left the set: if it did so lately it has to wait longer before it may join again."""

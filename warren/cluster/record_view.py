@@ -9,11 +9,17 @@ etcd's pipeline, and a linearizable read that shows the old revision does not ca
 3. One proposal is under way at a time.
 4. Nothing is known before the first read. An earlier life of this process may have led up to the epoch of that read
    (`first_epoch`), but no later epoch.
+5. One read is under way at a time, and none while a proposal is: its answer tells more. A question that fails, or that
+   is of no use, is put again after `retry_s`.
+6. A refusal says that the key has another revision than the known one. If a read then finds no later one, the key was
+   removed or etcd has older data: nothing can be proposed until it changes, and the record is read now and then.
+
+No I/O and no clock: times are arguments, in seconds.
 """
 
 from __future__ import annotations
 
-from warren.cluster.events import Swap
+from warren.cluster.events import Read, Swap
 from warren.cluster.record import Record, Versioned
 
 NO_REVISION = 0
@@ -22,14 +28,29 @@ NO_REVISION = 0
 class RecordView:
     """The record as this node knows it."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: float, retry_s: float) -> None:
         self.known: Versioned | None = None
         self.is_read = False  # since anything made a read necessary
         self.is_gone = False  # it was there, and a later read has not found it
         self.first_epoch: int | None = None  # 0: the first read found no record
+        self.read_s = now_s  # when a read was answered last
+        self.ask_at_s = now_s  # etcd is asked nothing before
+        self._retry_s = retry_s
+        self._is_reading = False
+        self._is_refuted = False  # the key has another revision than the known one
         self._open: list[Record] = []
         self._number = 0
         self._under_way: Swap | None = None
+
+    @property
+    def record(self) -> Record | None:
+        """The known record."""
+        return None if self.known is None else self.known.record
+
+    @property
+    def revision(self) -> int:
+        """The revision of the known record."""
+        return NO_REVISION if self.known is None else self.known.revision
 
     @property
     def is_swapping(self) -> bool:
@@ -46,29 +67,51 @@ class RecordView:
         """Every record that may be in force."""
         return [*([] if self.known is None else [self.known.record]), *self._open]
 
+    def may_propose(self, now_s: float) -> bool:
+        """Tell whether a proposal can be made now."""
+        return self.is_read and not self._is_refuted and not self.is_swapping and now_s >= self.ask_at_s
+
     def propose(self, record: Record) -> Swap:
         """Return the compare-and-swap that puts `record` in the place of the known one."""
         assert self._under_way is None
         self._number += 1
         if record not in self._open:
             self._open.append(record)
-        revision = NO_REVISION if self.known is None else self.known.revision
-        self._under_way = Swap(self._number, revision, record)
+        self._under_way = Swap(self._number, self.revision, record)
         return self._under_way
 
-    def read(self, found: Versioned | None) -> bool:
+    def maybe_read(self, now_s: float) -> Read | None:
+        """Return the read that is due, and consider it under way."""
+        is_wanted = (not self.is_read or self._is_refuted) and not self.is_swapping
+        if not is_wanted or self._is_reading or now_s < self.ask_at_s:
+            return None
+        self._is_reading = True
+        return Read()
+
+    def read_failed(self, now_s: float) -> None:
+        """Note that a read was not answered."""
+        self._is_reading = False
+        self.ask_at_s = now_s + self._retry_s
+
+    def read(self, found: Versioned | None, now_s: float) -> bool:
         """Note the result of a read; return whether it is news."""
+        self._is_reading = False
         self.is_read = True
+        self.read_s = now_s
         self.is_gone = found is None and self.known is not None
         if self.first_epoch is None:
             self.first_epoch = 0 if found is None else found.record.epoch
-        return found is not None and self.learn(found)
+        is_news = found is not None and self.learn(found)
+        if self._is_refuted:
+            self.ask_at_s = now_s + self._retry_s
+        return is_news
 
     def learn(self, found: Versioned) -> bool:
         """Note a record from the watch; return whether it is news."""
         if self.first_epoch is None or (self.known is not None and found.revision <= self.known.revision):
             return False
         self.known = found
+        self._is_refuted = False
         self._open.clear()
         return True
 
@@ -79,13 +122,16 @@ class RecordView:
 
     def refused(self, number: int) -> None:
         """Handle a refusal: the record has another revision, and must be read."""
-        self._answered(number)
+        swap = self._answered(number)
+        if swap is not None and swap.revision == self.revision:
+            self._is_refuted = True
         self.is_read = False
 
-    def unknown(self, number: int) -> None:
+    def unknown(self, number: int, now_s: float) -> None:
         """Handle a missing answer: the proposal stays possible, whatever is read."""
         self._answered(number)
         self.is_read = False
+        self.ask_at_s = now_s + self._retry_s
 
     def _answered(self, number: int) -> Swap | None:
         swap = self._under_way

@@ -35,6 +35,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from warren import __version__
+from warren.cluster.candidacy import Founding
 from warren.cluster.driver import Driver, RecordStore, ToldPosition, passed_s
 from warren.cluster.etcd import Etcd, Traffic
 from warren.cluster.etcd_record import EtcdRecord
@@ -54,7 +55,7 @@ from warren.cluster.events import (
     Standing,
     TransferRequested,
 )
-from warren.cluster.member import Founding, Member
+from warren.cluster.member import Member
 from warren.cluster.record import MAJORITY, Ask, LeaderBy, Replica, asked
 from warren.cluster.registry import NodeEntry, Registry, Seen
 from warren.replication import members

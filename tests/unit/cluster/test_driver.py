@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 import trio
 import trio.testing
 
+from warren.cluster.candidacy import Founding
 from warren.cluster.driver import Driver, ToldPosition
 from warren.cluster.etcd import EtcdError, OutcomeUnknown
 from warren.cluster.events import BeaconAnswered, BeaconReceived, LinkLost, LinkRefused, Position, Recovered
-from warren.cluster.member import Founding, Member, Timers
+from warren.cluster.member import Member
 from warren.cluster.record import Record, RecordError, Replica, Versioned, added, first, taken_over
+from warren.cluster.timers import Timers
 
 A, B = Replica("a", "a1"), Replica("b", "b1")
 

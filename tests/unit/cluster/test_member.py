@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from warren.cluster.candidacy import Founding
 from warren.cluster.events import (
     Acknowledge,
     Action,
@@ -60,8 +61,9 @@ from warren.cluster.events import (
     Tick,
     TransferRequested,
 )
-from warren.cluster.member import Founding, Member, Role, Timers
+from warren.cluster.member import Member, Role
 from warren.cluster.record import MAJORITY, Ask, LeaderBy, Life, Record, Replica, Versioned, removed, taken_over
+from warren.cluster.timers import Timers
 
 A, B, C = (Replica(node, f"{node}1") for node in "abc")
 X = TypeVar("X", bound=Action)
@@ -979,6 +981,59 @@ def test_a_replica_that_leaves_while_etcd_is_away_stops_service_until_etcd_is_ba
     assert again.record == removed(record(A, B, C, epoch=6), A, 6, C)
     node.done(again)
     assert node.member.serves(node.now)
+
+
+@pytest.mark.parametrize("found", [None, Versioned(3, record(A, B, C, epoch=6))])
+def test_a_leader_whose_record_is_gone_or_older_asks_etcd_now_and_then(found: Versioned | None) -> None:
+    """Each of its proposals would be refused, and be made again as soon as etcd has answered."""
+    node = leader(A, B, C)
+    swap = node.one(Swap, LinkLost(C))
+    assert Read() in node.all(SwapRefused(swap.number))
+    for _ in range(20):
+        actions = node.all(RecordRead(found))
+        assert of(Swap, actions) == [] and of(Read, actions) == []
+        for _ in range(4):
+            assert of(Read, node.last) == [] and of(Swap, node.last) == []
+            node.all(Tick(), 0.065)
+            node.answered(B)
+            if of(Read, node.last):
+                break
+    assert node.member.role is Role.LEADING
+    (again,) = of(Swap, node.all(RecordChanged(Versioned(30, record(A, B, C, epoch=6)))))
+    assert again.record.in_sync == {A, B}
+
+
+def test_a_command_that_etcd_has_not_taken_keeps_no_later_one_out() -> None:
+    node = leader(A, B, C)
+    swap = node.one(Swap, ChangeRequested(Ask.DRAIN, "b"))
+    node.all(SwapUnknown(swap.number))
+    for _ in range(25):
+        if of(Read, node.all(Tick(), 0.26)):
+            node.all(ReadFailed())
+        node.answered(B, C)
+    assert of(RefuseCommand, node.all(ChangeRequested(Ask.DRAIN, "c"))) == []
+
+
+def test_acknowledgements_that_repeat_an_answer_do_not_make_a_link_slow() -> None:
+    """A replica that acknowledges much repeats the number of the last beacon, and is quick all the same."""
+    node = leader(A, B, C, least=2)
+    late: list[list[BeaconAnswered]] = [[], []]
+    swaps: list[Swap] = []
+    before: list[BeaconAnswered] = []
+    for _ in range(60):
+        swaps += of(Swap, node.all(Tick(), 0.26))
+        last = node.beacons[-1]
+        late.append([BeaconAnswered(C, last.epoch, last.number)])
+        for event in late.pop(0):
+            swaps += of(Swap, node.all(event))
+        node.now += 0.01
+        for event in before:  # what it acknowledges until it has the next beacon
+            swaps += of(Swap, node.all(event, 0.17))
+        before = [BeaconAnswered(B, last.epoch, last.number)]
+        swaps += of(Swap, node.all(before[0]))
+        if swaps:
+            break
+    assert [swap.record.in_sync for swap in swaps] == [{A, B}]
 
 
 def test_a_record_of_an_older_epoch_is_reported_and_changes_nothing() -> None:

@@ -415,8 +415,9 @@ def test_a_leader_whose_disk_is_full_gives_way_to_one_that_has_what_it_could_not
         one, two, three = nodes
         await one.publish(bodies(0, 20))
         assert one.member is not None and one.disk is not None and one.leader is not None
+        assert one.member.leadership is not None
         assert one.leader.status()["trouble"] == ""
-        one.member._gives_way_at_s = 0.0  # it has led for long
+        one.member.leadership.disks.gives_way_at_s = 0.0  # it has led for long
         parameters = pika.ConnectionParameters("127.0.0.1", one.amqp_port)
         connection = await trio.to_thread.run_sync(pika.BlockingConnection, parameters)
         channel = await trio.to_thread.run_sync(connection.channel)
@@ -644,9 +645,9 @@ def test_who_is_elected_is_heard_and_answered_while_it_recovers(tmp_path: Path) 
             give_up_s = time.monotonic() + 30
             while not answered and time.monotonic() < give_up_s:
                 member = node.member
-                assert member is not None and member.record is not None
+                assert member is not None and member.record is not None and member.leadership is not None
                 others = member.record.in_sync - {member.me}
-                if others and all(member._peers.of(other).promised_s > 0 for other in others):
+                if others and all(member.leadership.peers.of(other).promised_s > 0 for other in others):
                     answered.append(True)
                 time.sleep(0.01)
             return recover_messages(*arguments)
