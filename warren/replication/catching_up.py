@@ -18,9 +18,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from warren.replication.handshake import Node
+
 STALLED_S: Final = 30.0
 BACK_OFF_S: Final = (5.0, 300.0)
 PROGRESS_S: Final = 5.0  # how often the log tells how far it is
+REMEMBERED_MAX: Final = 64  # nodes
 
 
 class CatchingUp:
@@ -73,3 +76,25 @@ class CatchingUp:
         self._admitted_s = now_s + waits_s
         self._back_off_s = min(2 * waits_s, BACK_OFF_S[1])
         return waits_s
+
+
+class CatchUps:
+    """A leader's memory of the nodes that catch up, by incarnation: at most `REMEMBERED_MAX`, the latest ones."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[bytes, CatchingUp] = {}
+
+    def maybe(self, node: Node) -> CatchingUp | None:
+        """Return the memory of a node, if it catches up."""
+        return self._nodes.get(node.incarnation)
+
+    def begin(self, node: Node) -> CatchingUp:
+        """Return the memory of a node that begins to catch up."""
+        found = self._nodes.setdefault(node.incarnation, CatchingUp())
+        if len(self._nodes) > REMEMBERED_MAX:
+            del self._nodes[next(iter(self._nodes))]
+        return found
+
+    def end(self, node: Node) -> None:
+        """Note that a node gets messages as they are written."""
+        self._nodes.pop(node.incarnation, None)

@@ -27,7 +27,7 @@ import trio
 from warren.cluster.events import Position as Committed
 from warren.msgstore.files.file_system import FileSystem
 from warren.msgstore.files.store_errors import StoreError
-from warren.replication.catching_up import CatchingUp
+from warren.replication.catching_up import CatchUps
 from warren.replication.elected_set import ElectedSet
 from warren.replication.entries import (
     FROM_FOLLOWER,
@@ -77,12 +77,16 @@ log = get_logger("replication")
 
 
 class Feeder(Protocol):
-    """The parts of the leader that a link needs. `has_begun`: the beginning of its life is synced there."""
+    """The parts of the leader that a link needs."""
 
     in_sync: InSyncSet
     elected: ElectedSet | None
     shipping: Shipping  # one that was elected has another while it recovers
-    has_begun: bool
+    catch_ups: CatchUps
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the beginning of its life is synced there."""
 
     @property
     def host(self) -> Host:
@@ -94,12 +98,6 @@ class Feeder(Protocol):
 
     def epoch(self) -> int:
         """Return the epoch of this life."""
-
-    def catching_up(self, node: Node) -> CatchingUp:
-        """Return the memory of a node that begins to catch up."""
-
-    def has_caught_up(self, node: Node) -> None:
-        """Note that a node gets messages as they are written."""
 
     def moved(self) -> None:
         """The gate may have opened."""
@@ -127,7 +125,7 @@ class LinkToFollower:
         self._attachment: Attachment | None = None
         self._ended = trio.Event()
         self._reason = ""
-        self._catching_up = leader.catching_up(node)
+        self._catching_up = leader.catch_ups.begin(node)
         self._is_given_up = False
         self._noted_at = 0  # the number of entries it has carried out when it has taken note
         self._sent_bytes = 0
@@ -238,7 +236,7 @@ class LinkToFollower:
             self._catching_up.needs_image = False
             if not attachment.go_live(self.wire.put):
                 return False
-            leader.has_caught_up(self.node)
+            leader.catch_ups.end(self.node)
             self.replica.is_live = True
             await in_thread(REPLICATION, leader.shipping.settle)
             await trio.sleep_forever()

@@ -157,7 +157,7 @@ async def _take_part(
                 fs = OsFileSystem(str(messages_directory(settings.data_dir)))
                 leader = election.leader(partial(Leader, endpoint, own, name, settings.data_dir, state, fs))
                 leader.urls = follower.urls
-                leader.bound = port
+                leader.reception.bound = port
                 await nursery.start(tasks.begin, "cluster port", leader.listen, tasks, election.store_id(), ended.epoch)
                 ended = await serve_locked(settings, plugins, read_again, leader, ended.epoch, election.store_id())
                 if election.begins_anew():

@@ -31,6 +31,7 @@ from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.replication import cluster_port, cluster_state, node
 from warren.replication.elected_node import ElectedNode, Election, Restart
 from warren.replication.follower import Follower
+from warren.replication.followers import Followers
 from warren.replication.identity import Identity
 from warren.replication.leader import Leader
 from warren.replication.leader_clock import LeaderClock
@@ -232,7 +233,7 @@ class Node:
     ) -> None:
         files = self.disk = Disk(OsFileSystem(str(messages_directory(settings.data_dir))))
         self.leader = leader(files)
-        self.leader.bound = port
+        self.leader.reception.bound = port
         self.member = election.member
         await nursery.start(self.leader.listen, Supervision(), election.store_id(), epoch)
         recovered = await trio.to_thread.run_sync(
@@ -518,7 +519,7 @@ def test_a_node_that_is_gone_is_forgotten_and_joins_again_with_an_empty_director
         await until(lambda: one.has_in_sync("two"))
         await two.kill()
         # One of three is left, and two would have to be in sync.
-        await until(lambda: leader.trouble() != "")
+        await until(lambda: leader.gate.trouble() != "")
         await leader.forget("rabbit@three")
         await leader.forget("rabbit@two")
         await one.publish(bodies(0, 10))
@@ -634,12 +635,12 @@ def test_who_is_elected_is_heard_and_answered_while_it_recovers(tmp_path: Path) 
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         one, two, three = nodes
         answered: list[bool] = []
-        connected: list[tuple[Leader, LinkToFollower]] = []
-        add = Leader.add
+        connected: list[tuple[Followers, LinkToFollower]] = []
+        add = Followers.add
 
-        def noted(leader: Leader, follower: LinkToFollower) -> None:
-            connected.append((leader, follower))
-            add(leader, follower)
+        def noted(followers: Followers, follower: LinkToFollower) -> None:
+            connected.append((followers, follower))
+            add(followers, follower)
 
         def recover_late(node: Node, *arguments: Any) -> Recovered:
             give_up_s = time.monotonic() + 30
@@ -655,13 +656,14 @@ def test_who_is_elected_is_heard_and_answered_while_it_recovers(tmp_path: Path) 
         two.recover = partial(recover_late, two)
         three.recover = partial(recover_late, three)
         await one.publish(bodies(0, 20))
-        with patch.object(Leader, "add", noted):
+        with patch.object(Followers, "add", noted):
             await one.kill()
             leader = await leader_of([two, three])
             assert answered
             other = two if leader is three else three
             await until(lambda: leader.has_in_sync(other.name.removeprefix("rabbit@")))
-        came = [follower for to, follower in connected if to is leader.leader]
+        assert leader.leader is not None
+        came = [follower for to, follower in connected if to is leader.leader.followers]
         assert len(came) == 1, "who came while it recovered has not to come again"
         assert await leader.drained() == bodies(0, 20)
 
@@ -720,13 +722,13 @@ def test_a_node_whose_directory_is_a_restored_one_does_not_lead_and_is_caught_up
         assert not old.epoch
         assert "the data directory of this node is older than it was" in old.status()["trouble"]
         told: list[str] = []
-        original = Leader.add
+        original = Followers.add
 
-        def add(self: Leader, link: LinkToFollower) -> None:
+        def add(self: Followers, link: LinkToFollower) -> None:
             told.append(link.trouble)
             original(self, link)
 
-        with patch.object(Leader, "add", add):
+        with patch.object(Followers, "add", add):
             for each in others:
                 nursery.start_soon(each.live)
             leader = await leader_of(nodes)

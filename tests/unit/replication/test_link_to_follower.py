@@ -17,7 +17,7 @@ from warren.cluster.events import BeaconAnswered, EpochRefused, Event, Heard, Ob
 from warren.cluster.events import Position as Committed
 from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.log.epoch_table import EpochTable
-from warren.replication.catching_up import CatchingUp
+from warren.replication.catching_up import CatchUps
 from warren.replication.elected_set import ElectedSet, recorded
 from warren.replication.entries import (
     PREAMBLE,
@@ -55,7 +55,8 @@ class Leader:
         self.file_system = SimulatedFileSystem()
         self.has_begun = False
         self.attached = trio.Event()
-        self.remembered = CatchingUp()
+        self.catch_ups = CatchUps()
+        self.remembered = self.catch_ups.begin(TWO)
         self.kept = 0
 
     def epoch(self) -> int:
@@ -63,9 +64,6 @@ class Leader:
 
     def written_lsn(self) -> int:
         return 64
-
-    def catching_up(self, node: Node) -> CatchingUp:
-        return self.remembered
 
     def kept_bytes(self, attachment: Attachment) -> int:
         return self.kept
@@ -249,9 +247,6 @@ def test_a_follower_for_which_too_much_was_written_gets_that_over_the_same_link(
 
         async def copy_metadata(self) -> tuple[int, list[object]]:
             return 5, []
-
-        def has_caught_up(self, node: Node) -> None:
-            pass
 
         def settle(self) -> None:
             trio.from_thread.run_sync(self.is_settled.set)
