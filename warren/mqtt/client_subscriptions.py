@@ -17,6 +17,7 @@ from warren.amqp.errors import ACCESS_REFUSED, AmqpError
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.channels.access import CONFIGURE, READ
 from warren.channels.consuming import cancel, consume
+from warren.channels.ending import note_error
 from warren.channels.topology import bind_subscriber, run_topology, unbind_subscriber
 from warren.mqtt.ledger import MqttLedger
 from warren.mqtt.packets import V3_1, V5, Wanted
@@ -43,7 +44,7 @@ SHARES_MAX: Final = 100
 SHARES_EXPIRE_MS: Final = 86_400_000  # unused so long, a shared queue has lost all sessions: those of a crash, that is
 
 # Shared by all that are empty: never changed.
-_NONE_SHARED: Final[dict[str, SharedSubscription]] = {}
+_NO_SHARES: Final[dict[str, SharedSubscription]] = {}
 
 
 class ClientSubscriptions:
@@ -51,7 +52,7 @@ class ClientSubscriptions:
 
     def __init__(self, mqtt: MqttPeer, ledger: MqttLedger) -> None:
         self.filters = ledger.filters
-        self.shared = _NONE_SHARED  # by filter, with $share/ and the group
+        self.shared = _NO_SHARES  # by filter, with $share/ and the group
         self.subscriber: Subscriber | None = None  # of the subscriptions of QoS 0, if they need no queue
         self.has_no_local: bool = False  # some are not to get what their own client publishes
         self._mqtt = mqtt
@@ -101,9 +102,9 @@ class ClientSubscriptions:
         except AmqpError as error:
             version = self._mqtt.version
             if version == V3_1:
-                self._mqtt.fail_later(error)  # its SUBACK has no word for that
+                self._mqtt.fail(error)  # its SUBACK has no word for that
             elif error.reply_code == ACCESS_REFUSED:
-                self._mqtt.note_refusal(error)
+                note_error(self._mqtt, "connection.error", 1, error)
             return (reason_of(error) if version == V5 else FAILURE), False
 
     def _subscribe_shared(self, wanted: Wanted, identifier: int) -> tuple[int, bool]:
@@ -147,7 +148,7 @@ class ClientSubscriptions:
         filters.put(Subscription(filter_, shared.qos, False, shared.as_published, shared.identifier, EMPTY_TABLE))
         self._ledger.share(queue, filters)
         self._consume(queue, queue, shared.qos)
-        if self.shared is _NONE_SHARED:
+        if self.shared is _NO_SHARES:
             self.shared = {}
         self.shared[shared.filter] = shared
 
@@ -242,4 +243,4 @@ class ClientSubscriptions:
         try:
             self._consume(name, f"qos{qos}", qos)
         except AmqpError as error:
-            self._mqtt.fail_later(error)
+            self._mqtt.fail(error)

@@ -79,7 +79,7 @@ class MqttLedger(DeliveryLedger):
     def __init__(self, peer: MqttPeer, kept: KeptSession, fanout: Fanout, unacked_max: i64, *, syncs: bool) -> None:
         super().__init__(NUMBER, peer.turns, 0, unacked_max)
         self.is_v5: bool = peer.version == V5
-        self.packet_max: i64 = peer.packet_max_bytes or PACKET_BYTES_MAX
+        self.packet_max: i64 = peer.limits.packet_max_bytes or PACKET_BYTES_MAX
         self.filters = Filters()
         self._shared = _NO_SHARED  # those of shared subscriptions, by consumer tag
         self._levels = _NO_LEVELS  # the QoS that consumers were granted, by their tags

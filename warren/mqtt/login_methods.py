@@ -24,7 +24,15 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from warren.mqtt.reason_codes import BAD_LOGIN, BAD_METHOD, MqttError
+from warren.mqtt.packets import AUTH_DATA, AUTH_METHOD, Answer
+from warren.mqtt.reason_codes import (
+    BAD_LOGIN,
+    BAD_METHOD,
+    CONTINUE_LOGIN,
+    LOGIN_AGAIN,
+    PROTOCOL_ERROR,
+    MqttError,
+)
 
 PLAIN: Final = "PLAIN"
 EXTERNAL: Final = "EXTERNAL"
@@ -89,7 +97,30 @@ class EnhancedLogin:
         self.is_again: bool = False
         self.exchange: LoginExchange | None = METHODS[method](certificate_user)  # None when it is over
 
-    def begin_again(self, certificate_user: str | None) -> None:
-        """Let the client prove its identity once more."""
-        self.is_again = True
-        self.exchange = METHODS[self.method](certificate_user)
+    def step(self, data: bytes) -> ClaimedIdentity | bytes:
+        """Take data of the client; return its identity, which ends the exchange, or a challenge.
+
+        Raises:
+            MqttError: the data makes no sense.
+        """
+        exchange = self.exchange
+        assert exchange is not None
+        said = exchange.step(data)
+        if not isinstance(said, bytes):
+            self.exchange = None
+        return said
+
+    def take(self, answer: Answer, certificate_user: str | None, *, is_open: bool) -> ClaimedIdentity | bytes:
+        """Take AUTH: an answer to a challenge or, of a client whose connection `is_open`, the beginning of a login.
+
+        Raises:
+            MqttError: it is neither, or of another method, or its data makes no sense.
+        """
+        if answer.properties.maybe_text(AUTH_METHOD) != self.method:
+            raise MqttError(PROTOCOL_ERROR, "AUTH by another method than CONNECT")
+        if answer.reason == LOGIN_AGAIN and is_open and self.exchange is None:
+            self.is_again = True
+            self.exchange = METHODS[self.method](certificate_user)
+        elif answer.reason != CONTINUE_LOGIN or self.exchange is None:
+            raise MqttError(PROTOCOL_ERROR, f"AUTH with the reason {answer.reason:#04x} at this time")
+        return self.step(answer.properties.maybe_binary(AUTH_DATA) or b"")

@@ -473,6 +473,17 @@ def decode_answer(packet: int, data: bytes, pos: i64, end: i64, version: int) ->
     return Answer(packet_id, reason, properties)
 
 
+def decode_topic(topic: bytes) -> str:
+    """Return a topic to publish to.
+
+    Raises:
+        MqttError: it is not valid, or `check_topic` says so.
+    """
+    found = decode_text(topic)
+    check_topic(found)
+    return found
+
+
 def check_topic(topic: str) -> None:
     """Make sure that `topic` is one that messages can be published to.
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mypy_extensions import i64
 
 from warren.amqp import methods as m
-from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import encode_table
 from warren.channels.access import READ
 from warren.channels.prepared_publish import NUMBER, PreparedPublish
@@ -45,8 +45,8 @@ from warren.mqtt.packets import (
     V5,
     Answer,
     Properties,
-    Will,
     acknowledgement,
+    decode_topic,
 )
 from warren.mqtt.reason_codes import (
     FAILURE,
@@ -94,7 +94,7 @@ class MqttSession(Session):
         self.client_id = kept.name
         self.expiry_s = expiry_s
         self.is_resumed: bool = False  # its session existed before the connection: to end it earlier takes a right
-        self.prefetch = min(peer.receive_max, UNANSWERED_MAX)
+        self.prefetch = min(peer.limits.receive_max, UNANSWERED_MAX)
         self.subscriptions = ClientSubscriptions(peer, self._ledger)
         self.replays: Replays | None = None  # of retained messages, from the first ones on
         # By topic, the publishes without properties, for each QoS.
@@ -122,7 +122,7 @@ class MqttSession(Session):
 
     def _lost(self, queue: str) -> None:
         text = f"the queue '{queue}' of the session is gone, or the right to read it"
-        self._mqtt.fail_later(ChannelException(PRECONDITION_FAILED, text))
+        self._mqtt.fail(ChannelException(PRECONDITION_FAILED, text))
 
     def drop_content(self) -> None:
         self.shared.inbound.let_go(self)
@@ -136,12 +136,12 @@ class MqttSession(Session):
         """A queue has refused a message."""
         explanation = "a queue that is full has refused the message"
         if self._mqtt.version == V5:
-            words = explanation if self._mqtt.tells_problems else ""
+            words = explanation if self._mqtt.limits.takes_problems else ""
             kind = PUBREC if qos == 2 else PUBACK
             self._mqtt.outbox.write(acknowledgement(kind, packet_id, V5, QUOTA, words))
         else:
             # Nothing else tells the client: without PUBACK it would wait, and block the messages after it.
-            self._mqtt.fail_later(MqttError(QUOTA, explanation))
+            self._mqtt.fail(MqttError(QUOTA, explanation))
 
     # --- PUBLISH ----------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class MqttSession(Session):
         prepared = kept.get(topic)
         if prepared is None:
             self._mqtt.count_command()
-            prepared = self.prepare(self._mqtt.topic_text(topic), Properties(), int(qos), False)
+            prepared = self.prepare(decode_topic(topic), Properties(), int(qos), False)
             if len(topic) <= TOPIC_KEPT_BYTES:
                 if len(kept) >= TOPICS_KEPT:
                     kept.clear()
@@ -231,33 +231,20 @@ class MqttSession(Session):
         retains = retained and not (qos == 2 and packet_id in self.kept.received)
         if retains:
             prepared.find_route(self)  # may it be published?
-            self._retain(topic, properties, qos, body)
+            self.retain_message(topic, properties, qos, body)
         self._publish(prepared, qos, packet_id, body, crc)
         if retains and self._receipts is not None and qos > 0:
             self._receipts.await_batch()
 
-    def _retain(self, topic: str, properties: Properties, qos: int, body: bytes) -> None:
+    def retain_message(self, topic: str, properties: Properties, qos: int, body: bytes) -> None:
+        """Keep a message for those who subscribe later; without a body, forget the one of its topic.
+
+        Raises:
+            AmqpError: it may not be retained.
+        """
         now_ms = self.connection.broker.now_ms()
         most = int(self.shared.message_max_bytes)
         retain(self.vhost.retained(), self.kept.user, now_ms, topic, properties, qos, body, most)
-
-    def publish_will(self, will: Will) -> None:
-        """Publish the will: the client is gone without a word."""
-        try:
-            prepared = self.prepare(will.topic, will.properties, will.qos, will.retain)
-            prepared.find_route(self)  # may it be published?
-            if will.retain:
-                self._retain(will.topic, will.properties, will.qos, will.payload)
-            prepared.publish(self, will.payload)
-        except AmqpError as error:
-            connection = self.connection
-            fields: dict[str, object] = {
-                "peer": connection.origin.peer,
-                "user": connection.login.user_name,
-                "topic": will.topic,
-            }
-            fields["reason"] = error.explanation
-            connection.broker.note("warning", "mqtt.will_refused", fields)
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
@@ -449,14 +436,4 @@ class MqttSession(Session):
             self.replays.end()
             self.replays = None
         super().ended()
-        self._mqtt.forget_session()
-
-
-def check_will(will: Will) -> None:
-    """Make sure that `will` can be published at all; whether its user may, is asked when it goes out.
-
-    Raises:
-        MqttError: something in it is too long.
-    """
-    properties = properties_of(will.properties, will.qos, will.retain, "")
-    PreparedPublish(EXCHANGE, routing_key(will.topic), properties.encode())
+        self._mqtt.session = None  # a cycle would stay in memory

@@ -1,29 +1,22 @@
-"""The MQTT sessions of a vhost: those kept while disconnected, delayed wills, and shared subscriptions.
+"""The MQTT sessions of a vhost: those kept while disconnected, and shared subscriptions.
 
 1. The queues of a session are deleted when the session ends; ``x-expires`` on them removes leftovers of a crash.
 2. The queue of a shared subscription is deleted when its last subscriber has unsubscribed, or its session has ended.
-3. A waiting will is published with the rights that its user has then.
 
     notes of a session     a field table, empty in what earlier versions have stored
         user               the user that has connected last
         shared             a list of tables: filter, qos, as_published, id
-    will that waits        user (text), QoS << 1 | RETAIN, topic (text), properties, payload
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from warren.amqp.errors import NOT_ALLOWED, AmqpError, ConnectionException
 from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table, encode_table
-from warren.mqtt.conversion import properties_of
 from warren.mqtt.fanout import Fanout
-from warren.mqtt.packets import WILL, Reader, Will, text
-from warren.mqtt.retaining import retain
-from warren.mqtt.topics import EXCHANGE, routing_key, shared_queue, split_shared
-from warren.msgstore.log.message import Envelope, build_message
+from warren.mqtt.topics import shared_queue, split_shared
+from warren.mqtt.wills import publish_waiting_will
 from warren.vhosts.kept_sessions import KeptSession, KeptSessions
-from warren.vhosts.own_publishes import publish_copy
 
 if TYPE_CHECKING:
     from warren.channels.broker import Broker
@@ -89,8 +82,8 @@ class MqttSessions(KeptSessions):
     def __init__(self, broker: Broker, vhost: VirtualHost) -> None:
         super().__init__(vhost.records, broker.log, broker.timers)
         self.fanout = Fanout(broker.timers, broker.work, broker.churn)
-        self._broker = broker
-        self._vhost = vhost
+        self.broker = broker
+        self.vhost = vhost
         self._subscribers: dict[str, dict[str, None]] = {}  # names of clients, by the queue that they share
         for session in self.sessions.values():
             for each in shared_of(session.notes):
@@ -113,9 +106,9 @@ class MqttSessions(KeptSessions):
             self._delete(queue)
 
     def _delete(self, name: str) -> None:
-        queue = self._vhost.queues.get(name)
+        queue = self.vhost.queues.get(name)
         if queue is not None:
-            self._broker.delete_queue(self._vhost, queue)
+            self.broker.delete_queue(self.vhost, queue)
 
     def user_of(self, notes: bytes) -> str:
         user = decode_table(notes or EMPTY_TABLE).get("user")
@@ -125,9 +118,9 @@ class MqttSessions(KeptSessions):
 
     def session_over(self, session: KeptSession) -> None:
         for qos in QOS:
-            queue = self._vhost.queues.get(queue_name(session.name, qos))
+            queue = self.vhost.queues.get(queue_name(session.name, qos))
             if queue is not None and queue.durable:
-                self._broker.delete_queue(self._vhost, queue)
+                self.broker.delete_queue(self.vhost, queue)
         self.leave_shares(session)
 
     def leave_shares(self, session: KeptSession) -> None:
@@ -142,39 +135,7 @@ class MqttSessions(KeptSessions):
     # --- wills ------------------------------------------------------------------------------------------------------
 
     def publish_will(self, session: KeptSession, will: bytes) -> None:
-        reader = Reader(will, 0, len(will))
-        user = reader.text()
-        flags = int(reader.byte())
-        topic = reader.text()
-        properties = reader.properties(WILL)
-        self._publish_will(session, user, Will(topic, will[reader.pos :], flags >> 1, flags & 1 != 0, properties))
-
-    def _publish_will(self, session: KeptSession, user: str, will: Will) -> None:
-        broker, vhost = self._broker, self._vhost
-        try:
-            principal = broker.access.maybe_principal(user, vhost.name)
-            if principal is None:
-                raise ConnectionException(NOT_ALLOWED, f"access to vhost '{vhost.name}' refused for user '{user}'")
-            key = routing_key(will.topic)
-            exchange = principal.publishable(vhost, EXCHANGE, key)
-            if will.retain:
-                retained = vhost.retained()
-                most = int(broker.shared.message_max_bytes)
-                retain(retained, user, broker.now_ms(), will.topic, will.properties, will.qos, will.payload, most)
-            properties = properties_of(will.properties, will.qos, will.retain, "").encode()
-            message = build_message(Envelope(EXCHANGE, key), properties, will.payload, 0, will.qos > 0)
-            publish_copy(vhost, message, exchange, key)
-        except AmqpError as error:
-            fields: dict[str, object] = {"client_id": session.name, "user": user, "topic": will.topic}
-            fields["reason"] = error.explanation
-            broker.note("warning", "mqtt.will_refused", fields)
-
-
-def encode_will(user: str, will: Will) -> bytes:
-    """Return a will that has to wait."""
-    return (
-        text(user) + bytes([will.qos << 1 | will.retain]) + text(will.topic) + will.properties.encode() + will.payload
-    )
+        publish_waiting_will(self, session, will)
 
 
 def _queue_of(filter_: str) -> str:

@@ -9,8 +9,9 @@ from engine_harness import PASSWORD, USER, Harness
 from mqtt_harness import MqttClient, Packet, connect_packet, properties
 
 from warren.mqtt import packets as p
-from warren.mqtt.login_methods import METHODS, ClaimedIdentity, LoginExchange
-from warren.mqtt.packets import Properties, packet
+from warren.mqtt.login_methods import METHODS, ClaimedIdentity, EnhancedLogin, LoginExchange
+from warren.mqtt.packets import Answer, Properties, packet
+from warren.mqtt.reason_codes import CONTINUE_LOGIN, LOGIN_AGAIN, PROTOCOL_ERROR, SUCCESS, MqttError
 
 PLAIN = f"\0{USER}\0{PASSWORD}".encode()
 CHALLENGE = "CHALLENGE"
@@ -229,3 +230,43 @@ def test_who_logs_in_while_the_client_id_is_let_go_of_is_told_the_method(harness
     kind, code, given = only(connect(later, "PLAIN", PLAIN))
     assert (kind, code, given.values[p.AUTH_METHOD]) == (p.CONNACK, 0, "PLAIN")
     assert only(earlier.take())[:2] == (p.DISCONNECT, 0x8E)
+
+
+# --- the state of a login, alone ------------------------------------------------------------------------------------
+
+
+def answer(reason: int, data: bytes = b"", *, method: str = CHALLENGE) -> Answer:
+    return Answer(0, reason, properties({p.AUTH_METHOD: method, p.AUTH_DATA: data}))
+
+
+def finished(login: EnhancedLogin) -> EnhancedLogin:
+    for data in (b"", b"2"):
+        assert isinstance(login.step(data), bytes)
+    assert isinstance(login.step(b"3"), ClaimedIdentity)
+    assert login.exchange is None
+    return login
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("is_over", [False, True])
+@pytest.mark.parametrize("reason", [SUCCESS, CONTINUE_LOGIN, LOGIN_AGAIN])
+def test_what_auth_may_mean(is_open: bool, is_over: bool, reason: int) -> None:
+    login = EnhancedLogin(CHALLENGE, None)
+    if is_over:
+        finished(login)
+    begins = reason == LOGIN_AGAIN and is_open and is_over
+    if begins or (reason == CONTINUE_LOGIN and not is_over):
+        assert login.take(answer(reason), None, is_open=is_open) == b"1+1"
+        assert login.exchange is not None and login.is_again == begins
+    else:
+        with pytest.raises(MqttError) as caught:
+            login.take(answer(reason), None, is_open=is_open)
+        assert caught.value.reason == PROTOCOL_ERROR
+        assert not login.is_again and (login.exchange is None) == is_over
+
+
+def test_an_answer_by_another_method_changes_nothing() -> None:
+    login = finished(EnhancedLogin(CHALLENGE, None))
+    with pytest.raises(MqttError):
+        login.take(answer(LOGIN_AGAIN, method="PLAIN"), None, is_open=True)
+    assert login.exchange is None and not login.is_again

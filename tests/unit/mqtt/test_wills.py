@@ -10,8 +10,10 @@ from engine_harness import Harness
 from mqtt_harness import MqttClient, connect_packet, message, mqtt_client, properties
 
 from warren.mqtt import packets as p
-from warren.mqtt.packets import Properties, packet
+from warren.mqtt.packets import Properties, Will, packet
+from warren.mqtt.reason_codes import MqttError
 from warren.mqtt.sessions import restore_sessions, sessions_of
+from warren.mqtt.wills import check_will, decode_will, encode_will
 from warren.vhosts.metadata import VhostDelete, VhostPut
 
 
@@ -177,3 +179,20 @@ def test_a_disconnect_that_is_refused_leaves_the_will(harness: Harness) -> None:
     (reply,) = client.feed(packet(14, 0, b"\0" + expiry))
     assert (reply.kind, reply.body[0]) == (14, 0x82)
     assert reader.bodies() == [b"gone"]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_will_that_waits_is_read_as_it_was_written(qos: int, retain: bool) -> None:
+    given = properties({p.WILL_DELAY: 7, p.CONTENT_TYPE: "t"}, [("a", "b")])
+    user, found = decode_will(encode_will("us\u00e9r", Will("to/pic", b"\0body", qos, retain, given)))
+    assert (user, found.topic, found.payload) == ("us\u00e9r", "to/pic", b"\0body")
+    assert (found.qos, found.retain, found.properties.encode()) == (qos, retain, given.encode())
+
+
+def test_a_will_that_could_never_be_published_is_refused(harness: Harness) -> None:
+    check_will(Will("x" * 200, b"", 0, False, properties()))
+    with pytest.raises(MqttError) as caught:
+        check_will(Will("x" * 300, b"", 0, False, properties()))
+    (reply,) = MqttClient(harness, 5).feed(connect_packet(5, will=("x" * 300, b"", 0, False)))
+    assert (reply.kind, reply.body[1]) == (2, caught.value.reason)
