@@ -19,6 +19,7 @@ from warren.msgstore.log.jobs import Errand, SealJob
 from warren.msgstore.log.sealed_table import SealedTable
 from warren.queues.browse import Cursor, Seen, look
 from warren.streams.consumer import AT_TIME, Start
+from warren.streams.offset_search import find
 from warren.streams.stream import Stream
 from warren.vhosts.metadata import PolicyPut
 
@@ -100,7 +101,7 @@ class Sealing:
 
     def seal(self) -> None:
         """Have what is synced looked at, as the next publish would."""
-        self.stream.seal()
+        self.stream.messages.sealer.step(self.stream)
         self.harness.settle()
 
     def publish_filtered(self, *values: str | None) -> None:
@@ -176,7 +177,7 @@ class Sealing:
     def sought(self, time_ms: int) -> int:
         """Return the offset at which a consumer with a start time begins."""
         told: list[int] = []
-        self.stream.find(Start(AT_TIME, time_ms), told.append)
+        find(self.stream, Start(AT_TIME, time_ms), told.append)
         self.harness.settle()
         (offset,) = told
         return offset

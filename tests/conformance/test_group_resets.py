@@ -217,7 +217,7 @@ def test_retention_ahead_of_a_group() -> None:
     join(client, prefetch=5)
     deliveries = client.deliveries()
     harness.queue("s").pause(paused=True)
-    stream_of(harness).leave_chunk(next(iter(stream_of(harness)._cursors.values())))  # as if memory had been short
+    next(iter(stream_of(harness).cursors.values())).leave_chunk()  # as if memory had been short
     put_policy(harness, max_length_bytes=0)
     ack(client, *deliveries)
     harness.queue("s").pause(paused=False)

@@ -14,7 +14,7 @@ from engine_harness import (
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Timestamp, encode_table
-from warren.streams.stream import SHORT_CHUNK_MESSAGES
+from warren.streams.chunk_reader import SHORT_CHUNK_MESSAGES
 from warren.vhosts.metadata import PolicyDelete
 
 from .rules import rule

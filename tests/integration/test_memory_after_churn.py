@@ -36,6 +36,7 @@ from warren.queues.claims import ClaimQueue, claims_arguments, ends_of, mark_of
 from warren.queues.offset_columns import read_columns
 from warren.server.freed_memory import KEPT_BYTES
 from warren.streams.consumer import AT_TIME, Start
+from warren.streams.offset_search import find
 from warren.streams.sealed_reads import read_sealed
 from warren.streams.stream import Stream
 from warren.vhosts.metadata import UserDelete, VhostDelete, VhostPut
@@ -280,7 +281,7 @@ def _sealed_streams(harness: Harness) -> None:
         harness.settle()
         for stream in streams:
             assert isinstance(stream, Stream)
-            stream.seal()
+            stream.messages.sealer.step(stream)
         harness.settle()
 
     publish(100)
@@ -301,7 +302,7 @@ def _sealed_streams(harness: Harness) -> None:
                 reader.consume(stream.name, f"{stream.name}{number}f", arguments=start_at | {"x-stream-filter": "v1"})
             reader.consume(stream.name, f"{stream.name}g", arguments={"x-stream-offset": "first", "x-group": "g"})
         look(stream, Cursor(3), 5, told.append)
-        stream.find(Start(AT_TIME, log.now_ms - 1000), told.append)
+        find(stream, Start(AT_TIME, log.now_ms - 1000), told.append)
         read_sealed(stream, *table.place(stream.first_offset()), told.append)
         read_columns(
             stream,
@@ -322,8 +323,8 @@ def _sealed_streams(harness: Harness) -> None:
     for stream in streams:
         assert isinstance(stream, Stream)
         look(stream, Cursor(), 5, told.append)
-        stream.find(Start(AT_TIME, log.now_ms - 1000), told.append)
-        stream.seal()
+        find(stream, Start(AT_TIME, log.now_ms - 1000), told.append)
+        stream.messages.sealer.step(stream)
     client.send(1, *(m.QueueDelete(0, name, if_unused=False, if_empty=False, no_wait=False) for name in ("s", "k")))
     harness.store.hold = False
     harness.settle()

@@ -18,6 +18,7 @@ from simulation.paper_queues import Violation
 from simulation.sealing import PLENTY, SHAPE, SealingLife
 from warren.amqp import methods as m
 from warren.msgstore.files.store_errors import StoreUnreadableError
+from warren.streams.stream import Stream
 
 
 class UnreadSealingLife(SealingLife):
@@ -99,7 +100,9 @@ class UnreadSealingLife(SealingLife):
         more = [b"more %d" % number for number in range(self._chooser.choice((0, self.chunk + 1)))]
         for name in self.known:
             client.feed(b"".join(publish_frames("", name, body) for body in more))
-            found.queue(name).seal()  # type: ignore[attr-defined]
+            stream = found.queue(name)
+            assert isinstance(stream, Stream)
+            stream.messages.sealer.step(stream)
         found.settle()
         fs.fails_read = None
         found.settle()

@@ -190,7 +190,8 @@ class SealingLife:
     def seal(self) -> None:
         """Have what is synced looked at, as with the next batch."""
         for name in self.known:
-            self.stream(name).seal()
+            stream = self.stream(name)
+            stream.messages.sealer.step(stream)
         self.harness.settle()
 
     def linger(self) -> None:
@@ -340,7 +341,9 @@ class SealingLife:
             client.feed(b"".join(publish_frames("", name, body) for body in more))
         client.take()
         for name in self.known:
-            found.queue(name).seal()  # type: ignore[attr-defined]
+            stream = found.queue(name)
+            assert isinstance(stream, Stream)
+            stream.messages.sealer.step(stream)
         found.settle()
         firsts = {name: found.queue(name).first_offset() for name in self.known}  # type: ignore[attr-defined]
         for name, end in ends.items():

@@ -187,7 +187,7 @@ class Offsets:
     def note_damage(self, stream: QueueRef, chunk: SealedRow) -> None:
         """Note that a chunk cannot be read."""
         assert isinstance(stream, Stream)
-        stream.chunk_damaged(chunk.place[1])
+        stream.sealed_lost(chunk.place[1].first)
 
 
 def _offset_queue(queue: QueueRef) -> OffsetQueue:

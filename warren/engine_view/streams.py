@@ -17,6 +17,7 @@ from warren.streams.consumer import OFFSET_MAX as OFFSET_MAX
 from warren.streams.consumer import Start as Start
 from warren.streams.consumer import at_time as at_time
 from warren.streams.groups import Group
+from warren.streams.offset_search import find
 from warren.streams.stream import Stream
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -56,7 +57,7 @@ class Streams:
 
     def find(self, stream: QueueRef, start: Start, told: Callable[[int], None]) -> None:
         """Tell the offset that `start` means now; never if the stream is deleted."""
-        _stream(stream).find(start, told)
+        find(_stream(stream), start, told)
         self._settle()
 
     # --- groups -----------------------------------------------------------------------------------------------------

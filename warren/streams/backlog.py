@@ -324,7 +324,7 @@ class StreamBacklog(OffsetBacklog):
         stream = self.stream
         if stream is not None:
             stream.ready.lost(int(count), int(body_bytes))
-            stream.seal()
+            self.sealer.step(stream)
 
     def memory_bytes(self) -> int:
         """Return roughly how many bytes the messages in memory take."""

@@ -11,8 +11,8 @@
 3. An empty body is a tombstone: it replaces the messages of its key. It is removed itself `TOMBSTONE_MS` after it was
    published, so that an occasional reader learns that the key is gone.
 4. A crash at any time leaves the old files or the new one: the new one gets its name when it is synced, in one step.
-5. It runs when as much has come since the last run as that run left. It looks at `STEP_MESSAGES` at a time, so
-   that nobody waits for it. Keys that do not fit into `KEYS_BYTES` are not compacted this time.
+5. It runs when as much has come since the last run as that run left (`Compactor`). It looks at `STEP_MESSAGES` at a
+   time, so that nobody waits for it. Keys that do not fit into `KEYS_BYTES` are not compacted this time.
 """
 
 from __future__ import annotations
@@ -49,10 +49,42 @@ class _Marked:
         self.body_bytes: i64 = 0
 
 
-class Compaction:
-    """One compaction of a stream, which is told when it is over."""
+class Compactor:
+    """Compacts a stream time and again. It is made for the first segment that is full while the rules ask for it."""
 
-    def __init__(self, stream: Stream, key_header: str) -> None:
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._run: Compaction | None = None
+        self._compacted_to: i64 = 0  # since the start
+
+    def segment_completed(self) -> None:
+        """Begin a compaction if it is worth it: a segment is full, and another one has begun."""
+        table = self._stream.messages.sealer.table
+        if self._run is not None or len(table.segments) < 2:
+            return
+        clean_bytes: i64 = 0
+        dirty_bytes: i64 = 0
+        for segment in table.segments[:-1]:
+            if segment.first < self._compacted_to:
+                clean_bytes += segment.body_bytes
+            else:
+                dirty_bytes += segment.body_bytes
+        if dirty_bytes >= clean_bytes:
+            self._run = Compaction(self, self._stream, self._stream.rules.key_header)
+            self._run.begin()
+
+    def over(self, run: Compaction) -> None:
+        """Note that a compaction is over."""
+        self._compacted_to = run.end
+        self._run = None
+        self._stream.forget_sealed_chunks()
+
+
+class Compaction:
+    """One compaction of a stream. `compactor` is told when it is over."""
+
+    def __init__(self, compactor: Compactor, stream: Stream, key_header: str) -> None:
+        self._compactor = compactor
         self._stream = stream
         self._log = stream.messages.log
         self._key_header = key_header.encode()
@@ -210,7 +242,7 @@ class Compaction:
 
     def _next_group(self) -> None:
         if not self._groups:
-            self._stream.compacted(self)
+            self._compactor.over(self)
             return
         self._group = self._groups[0]
         self._group_at = 0

@@ -29,3 +29,10 @@ class Cursor:
         self.selection: Selection | None = None
         self.chunk: Chunk | None = None
         self.member: Member | None = None
+
+    def leave_chunk(self) -> None:
+        """Give up the chunk that was read for it."""
+        chunk = self.chunk
+        if chunk is not None:
+            self.chunk = None
+            chunk.give_up()

@@ -241,7 +241,7 @@ class GroupServing:
         heappush(member.again, int(delivery.sequence_number))
         cursor.next = member.again[0]
         if cursor.chunk is not None and not cursor.chunk.has(cursor.next):
-            self._stream.leave_chunk(cursor)
+            cursor.leave_chunk()
 
     def answered(self, delivery: Delivery) -> None:
         """Note that `delivery` is acknowledged or rejected; its consumer may not be in a group."""
@@ -303,7 +303,7 @@ class GroupServing:
         for cursor in self._cursors_of(group):
             member = cursor.member
             if member is not None and member.active:
-                self._stream.leave_chunk(cursor)
+                cursor.leave_chunk()
                 member.restart(cursor.consumer.ledger.next_tag)
                 self._stream.begin(cursor, group.committed)
 

@@ -1,12 +1,11 @@
-"""Reads of a stream from the log: chunks for its consumers, the offset of a time.
+"""Chunks of a stream: consecutive messages that its consumers share, and the read of one from the log.
 
-A read belongs to its stream and reports messages and damage to it. Index pages that it had to load are offered back
-when it is done. The stream decides which consumers wait for a chunk.
+A read reports its messages to the `ChunkReader`, which decides which consumers wait for them, and damage to its stream.
+Index pages that it had to load are offered back when it is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
@@ -18,6 +17,7 @@ from warren.queues.offset_queue import OffsetRead
 from warren.streams.stamp import stamped
 
 if TYPE_CHECKING:
+    from warren.streams.chunk_reader import ChunkReader
     from warren.streams.stream import Stream
 
 
@@ -75,85 +75,11 @@ class Chunk:
 class ChunkRead(OffsetRead):
     """Reads a chunk for consumers."""
 
-    def __init__(self, stream: Stream, index: QueueIndex, first: i64, end: i64, most_bytes: i64) -> None:
-        super().__init__(stream, index, first, end, most_bytes)
-        self._stream = stream
-
-    def fetched(self, messages: list[Message | None]) -> None:
-        self._stream.chunk_read(self, Chunk(self.log, self.first, messages))
-
-
-class TimeSearch:
-    """Looks for the first message from offset `low` up to `high` that is not older than ``time_ms``."""
-
     def __init__(
-        self, stream: Stream, index: QueueIndex, time_ms: i64, low: i64, high: i64, told: Callable[[int], None]
+        self, reader: ChunkReader, stream: Stream, index: QueueIndex, first: i64, end: i64, most_bytes: i64
     ) -> None:
-        self.stream = stream
-        self.index = index
-        self.time_ms: i64 = time_ms
-        self._low: i64 = low
-        self._high: i64 = high
-        self._told = told
-        self._loaded: list[int] = []
-        self._sealed_end: i64 = stream.messages.sealed_end()
-
-    def go_on(self) -> None:
-        """Look at the message in the middle, or tell."""
-        if self.stream.deleted:
-            return
-        if self.stream.messages.sealed_end() != self._sealed_end:
-            self.stream.messages.offer_loaded(self._loaded)
-            self.stream.seek_again(self.time_ms, self._told)
-            return
-        if self._low < self._high:
-            _TimeRead(self, (self._low + self._high) // 2, self._high).begin()
-        else:
-            self.stream.messages.offer_loaded(self._loaded)
-            self._told(int(self._low))
-
-    def found(self, offset: i64, message: Message | None, loaded: list[int]) -> None:
-        """Narrow the search by the message at `offset`; None when the messages from there on are damaged."""
-        self._loaded += loaded
-        if message is not None and message.time_ms < self.time_ms:
-            self._low = offset + 1
-        else:
-            self._high = offset
-        self.go_on()
-
-
-class _TimeRead(OffsetRead):
-    """Reads the message at `offset`, or the next that can be read before `stop`."""
-
-    def __init__(self, search: TimeSearch, offset: i64, stop: i64) -> None:
-        super().__init__(search.stream, search.index, offset, offset + 1)
-        self._search = search
-        self._at: i64 = offset
-        self._stop: i64 = stop
+        super().__init__(stream, index, first, end, most_bytes)
+        self._reader = reader
 
     def fetched(self, messages: list[Message | None]) -> None:
-        message = messages[0]
-        if message is None:
-            self._at = self._next_stored()
-        if message is None and self._at < self._stop:
-            self.numbers = [int(self._at)]
-            self.begin()
-        elif message is not None and message.time_ms < self._search.time_ms:
-            self._search.found(self._at, message, self.loaded)
-        else:
-            self._search.found(self.first, message, self.loaded)
-
-    def _next_stored(self) -> i64:
-        """Return the next offset that may have a message, without asking for each of the pages that are gone."""
-        index = self.index
-        size: i64 = index.page_entries
-        at: i64 = self._at + 1
-        while at < self._stop and not index.deleted:
-            page = index.page(at // size)
-            if page is None:
-                at = (at // size + 1) * size
-            elif page.resident and index.lsn_of(at) == 0:
-                at += 1
-            else:
-                return at
-        return self._stop
+        self._reader.chunk_read(self, Chunk(self.log, self.first, messages))

@@ -82,6 +82,12 @@ class Retention(Timer):
                 return
             self._drop_to(stream, end)
 
+    def keep_length(self) -> None:
+        """Remove the oldest messages if there are more bytes than the rules allow."""
+        stream = self._stream
+        if stream is not None and stream.rules.max_length_bytes >= 0:
+            self.keep_bytes(stream.rules.max_length_bytes)
+
     # --- by age ---------------------------------------------------------------------------------------------------
 
     def keep_age(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads from the sealed part of a stream: chunks of its files, for consumers, offsets by time, and the data port.
+"""Reads from the sealed part of a stream: chunks of its files, for consumers and for the data port.
 
     SealedRead (reader thread: read, check, uncompress) -> RawChunk: its columns -> `Chunk`: some hundred messages
 
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
-
-from mypy_extensions import i64
 
 from warren.msgstore.log.jobs import SealedRead
 from warren.msgstore.log.message_log import MessageLog
@@ -69,7 +67,7 @@ class SealedReader:
         if job.chunk is None:
             if stream.messages.sealer.table.has(job.place):
                 self._bad.add(int(job.place.first))
-                stream.chunk_damaged(job.place)
+                stream.sealed_lost(job.place.first)
         elif stream.consumers:
             raw = RawChunk(job.place, job.parts)
             self._log.resident_bytes += raw.cost_bytes
@@ -136,31 +134,3 @@ class _WholeRead(SealedRead):
 
     def finished(self) -> None:
         self._told(self.chunk)
-
-
-class SealedTimeRead(SealedRead):
-    """Looks in a chunk for the first message that is not older than a time; tells where it begins if it is damaged."""
-
-    def __init__(
-        self, stream: Stream, segment: SealedSegment, place: SealedChunk, time_us: i64, told: Callable[[int], None]
-    ) -> None:
-        super().__init__(stream.store_id, int(segment.first), int(place.position), int(place.stored_bytes))
-        self._stream = stream
-        self._place = place
-        self._time_us: i64 = time_us
-        self._told = told
-
-    def subject(self) -> tuple[str, str]:
-        return self._stream.vhost_name, self._stream.name
-
-    def finished(self) -> None:
-        if self._stream.deleted:
-            return
-        found: i64 = self._place.first
-        if self.chunk is not None:
-            raw = RawChunk(self._place, self.parts)
-            at: i64 = 0
-            while at < raw.count and raw.time_at(at) < self._time_us:
-                at += 1
-            found = raw.offset_at(at) if at < raw.count else raw.end
-        self._told(int(found))

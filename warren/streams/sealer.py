@@ -11,6 +11,9 @@
 5. Messages that retention removes while they are gathered do not become part of a chunk.
 6. Nothing is sealed from the first damaged message on: the log would forget it. It is served from the log meanwhile.
    Nor is anything sealed while the end of what is sealed is unread, see ``msgstore.files.sealed_files`` (5).
+7. Sealing of messages that were found at a start begins `SEALING_MS` after it (`RecoveredSealing`), whether messages
+   are published or not.
+8. Files have `segment_bytes_of` the rules of the stream.
 """
 
 from __future__ import annotations
@@ -25,13 +28,20 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment, SealedTable
 from warren.queues.offset_queue import OffsetRead
+from warren.queues.queue_host import QueueHost
+from warren.queues.rules import QueueRules
+from warren.queues.timers import Timer
 from warren.streams.consumer import filter_value_of
 
 if TYPE_CHECKING:
     from warren.streams.stream import Stream
 
-# A file is full from here on, unless the stream says otherwise.
+# A file is full from here on, unless the stream says otherwise. A stream with a small limit has smaller files, but not
+# smaller than `SEGMENT_MIN_BYTES`.
 SEGMENT_BYTES: Final = 64 << 20
+SEGMENT_MIN_BYTES: Final = 1 << 20
+# How long after a start a stream begins to seal messages that were not sealed before it.
+SEALING_MS: Final = 1_000
 # A chunk is begun with this many messages. Reads back from the log take this many at a time.
 BEGIN_SHARE: Final = 16
 READ_MESSAGES: Final = 2048
@@ -187,10 +197,12 @@ class Sealer:
             self.log.removals.drop(job.stream_id, [job.segment])
             return
         self.table.add(SealedChunk(job.placed_at, head), begins_segment=job.position == 0)
-        job.stream.sealed(job.end)
+        stream = job.stream
+        stream.messages.sealed(job.end)
+        stream.retention.keep_length()
         if job.position == 0:
-            job.stream.segment_completed()
-        self.step(job.stream)
+            stream.segment_completed()
+        self.step(stream)
 
     # --- retention ------------------------------------------------------------------------------------------------
 
@@ -218,6 +230,37 @@ class Sealer:
             firsts.pop()  # when it is written
         self.log.removals.drop(stream_id, firsts)
         self.table = SealedTable()
+
+
+class RecoveredSealing(Timer):
+    """Has a stream seal the messages that were found at a start: everything before offset `end`."""
+
+    def __init__(self, stream: Stream, host: QueueHost, end: i64) -> None:
+        super().__init__()
+        self._stream: Stream | None = stream
+        self._host = host
+        self._end: i64 = end
+        self._host.timers.at(host.log.now_ms + SEALING_MS, self)
+
+    def due(self, now_ms: i64) -> None:
+        stream = self._stream
+        if stream is not None:
+            stream.messages.sealer.step(stream)
+            if stream.messages.synced_to() < self._end:
+                self._host.timers.at(now_ms + SEALING_MS, self)
+
+    def close(self) -> None:
+        """Stop: the stream is deleted."""
+        self._host.timers.cancel(self)
+        self._stream = None  # it refers to us, and we to it: do not leave it to the cyclic collector
+
+
+def segment_bytes_of(rules: QueueRules) -> i64:
+    """Return the size of a segment file: at most a quarter of what is kept, so that removing one does not halve it."""
+    size: i64 = rules.segment_bytes if rules.segment_bytes > 0 else SEGMENT_BYTES
+    if rules.max_length_bytes >= 0:
+        size = min(size, max(rules.max_length_bytes // 4, SEGMENT_MIN_BYTES))
+    return size
 
 
 class _Seal(SealJob):

@@ -10,18 +10,16 @@
    seen never stands for another message.
 3. An acknowledgement gives credit back, and so does a reject or a requeue. Nothing is taken out. What they mean for
    consumer groups is `streams.group_serving`'s business.
-4. A consumer holds at most the one chunk that its next offset is in, and at most one read is under way for an offset.
-   Chunks count as memory of the log, and are small while that is short.
+4. Consumers share what is read for them, and the memory that it takes: `streams.chunk_reader`.
 5. Times of messages ascend with their offsets, unless the clock was set back: an offset is found by time with a binary
-   search. Filters are applied to each message. Messages that a filter drops count against the turn, and so does the
-   cost of looking.
+   search (`streams.offset_search`). Filters are applied to each message. Messages that a filter drops count against the
+   turn, and so does the cost of looking.
 6. Retention removes the oldest messages, by bytes and by age: `streams.retention`.
-7. Sealing (`Sealer`) changes nothing that clients see: neither offsets nor counts nor deliveries.
+7. Sealing (`streams.sealer`) changes nothing that clients see: neither offsets nor counts nor deliveries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import i64
@@ -44,37 +42,22 @@ from warren.queues.outcome import ACCEPTED, REPEATED
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules
 from warren.queues.selection import Selection
-from warren.queues.timers import Timer
 from warren.streams.backlog import StreamBacklog
-from warren.streams.compaction import Compaction
-from warren.streams.consumer import (
-    AT_FIRST,
-    AT_LAST,
-    AT_NEXT,
-    AT_TIME,
-    Start,
-    check_priority,
-    filter_of,
-    start_of,
-)
+from warren.streams.chunk_reader import ChunkReader
+from warren.streams.compaction import Compactor
+from warren.streams.consumer import check_priority, filter_of, start_of
 from warren.streams.cursor import SOUGHT, Cursor
 from warren.streams.delayed_appends import DelayedAppends
 from warren.streams.group_serving import GroupServing
 from warren.streams.groups import Group, group_name_of
-from warren.streams.reads import Chunk, ChunkRead, TimeSearch
+from warren.streams.offset_search import find
+from warren.streams.reads import Chunk
 from warren.streams.retention import Retention
-from warren.streams.sealed_reads import SealedReader, SealedTimeRead
-from warren.streams.sealer import SEGMENT_BYTES
+from warren.streams.sealer import RecoveredSealing, segment_bytes_of
 
-# How many messages are read, or taken from the tail, at a time; and while memory is short.
-CHUNK_MESSAGES: Final = 1024
-CHUNK_BYTES: Final = 1 << 20
-SHORT_CHUNK_MESSAGES: Final = 64
-SHORT_CHUNK_BYTES: Final = 32 << 10
-# How long after a start the stream begins to seal messages that were not sealed before it.
-SEALING_MS: Final = 1_000
-# A stream with a small limit has smaller segment files, but not smaller than this.
-SEGMENT_MIN_BYTES: Final = 1 << 20
+# For streams without consumers: never changed.
+_NO_CURSORS: Final[dict[Consumer, Cursor]] = {}
+_NO_TURNS: Final[list[Cursor]] = []
 
 
 class Stream(OffsetQueue):
@@ -86,29 +69,24 @@ class Stream(OffsetQueue):
         self.messages = StreamBacklog(host.log)
         super().__init__(declaration, runnable, host, store_id, self.messages, knows_deliveries=False)
         self.messages.stream = self
-        self._cursors: dict[Consumer, Cursor] = {}
-        self._reading: dict[Consumer, Cursor] = {}  # those that have a next offset; the others wait, or are not active
-        self._in_turn: list[Cursor] = []  # the same, in the order of `drain`; out of date after a change
+        self.cursors = _NO_CURSORS
+        self.reading = _NO_CURSORS  # those that have a next offset; the others wait, or are not active
+        self.visible_end: i64 = 0  # everything below is synced
+        self.groups: GroupServing | None = None  # None: there was never a group
+        self.retention = Retention(self, host)
+        self._in_turn = _NO_TURNS  # as `reading`, in the order of `drain`; out of date after a change
         self._turn_is_old: bool = False
         self._turn: i64 = 0  # which cursor is served first
-        self._looked: i64 = 0  # the cost of looking for a chunk, in messages
-        self._visible_end: i64 = 0  # everything below is synced
-        self._recovered_end: i64 = 0  # everything below was found at the start
         self._commit: _Commit | None = None
-        self._reads: list[ChunkRead] = []
-        self._sealed = SealedReader(host.log)
-        self._reported_chunks: set[int] = set()  # offsets from which sealed messages are missing
-        self._compaction: Compaction | None = None
-        self._compacted_to: i64 = 0  # since the start
-        self._latest: Chunk | None = None  # the chunk that a cursor has left last: the next cursor finds it here
-        self._retention = Retention(self, host)
+        self._chunks: ChunkReader | None = None  # None: there was never a consumer
         self._delayed: DelayedAppends | None = None  # None: nothing was ever delayed
-        self._sealing: Timer = _Sealing(self)
+        self._compactor: Compactor | None = None  # None: nothing was ever compacted
+        self._recovered: RecoveredSealing | None = None  # None: nothing was found at the start
+        self._lost_chunks: set[int] | None = None  # offsets from which sealed messages are missing; None: none are
         host.log.sealed_streams[store_id] = _Sealed(self)
         sealed = host.log.sealed.pop(store_id, None)
         if sealed is not None:
             self._restore_sealed(sealed)
-        self.groups: GroupServing | None = None  # None: there was never a group
 
     # --- in -------------------------------------------------------------------------------------------------------
 
@@ -182,11 +160,11 @@ class Stream(OffsetQueue):
         ready = self.ready
         place: i64 = ready.append(kept, 0)
         ready.store(kept, place)
-        if self._cursors:
+        if self.cursors:
             self._await_commit()
         limit_bytes: i64 = self.rules.max_length_bytes
-        if limit_bytes >= 0 and ready.body_bytes - self._retention.oldest_bytes >= limit_bytes:
-            self._retention.keep_bytes(limit_bytes)
+        if limit_bytes >= 0 and ready.body_bytes - self.retention.oldest_bytes >= limit_bytes:
+            self.retention.keep_bytes(limit_bytes)
         return kept
 
     def _await_commit(self) -> None:
@@ -201,8 +179,8 @@ class Stream(OffsetQueue):
 
     def synced_to(self, end: i64) -> None:
         """Make everything below offset `end` visible: it is synced."""
-        if end > self._visible_end and not self.deleted:
-            self._visible_end = end
+        if end > self.visible_end and not self.deleted:
+            self.visible_end = end
             self.wake()
 
     def has_lane(self, lane: i64) -> bool:
@@ -221,54 +199,40 @@ class Stream(OffsetQueue):
             return
         sealed_end: i64 = self.messages.sealed_end()
         if self.messages.sealer.table.segments and self.messages.first_in_log() > sealed_end:
-            self._sealed_lost(sealed_end)  # a chunk that is damaged at the end of a file looks like a torn one
-        self._recovered_end = self.messages.next_number
-        self._visible_end = self.messages.synced_to()
-        self._retention.follow_rules()
-        self._host.timers.at(self._log.now_ms + SEALING_MS, self._sealing)
+            self.sealed_lost(sealed_end)  # a chunk that is damaged at the end of a file looks like a torn one
+        self.visible_end = self.messages.synced_to()
+        self.retention.follow_rules()
+        self._recovered = RecoveredSealing(self, self._host, self.messages.next_number)
 
     def _restore_sealed(self, table: SealedTable) -> None:
         """Take over the sealed messages; those of the log come later, if there are any."""
         self.messages.restore_sealed(table)
         self.ready.count = table.count
         self.ready.body_bytes = table.body_bytes
-        self._visible_end = self.messages.next_number
-
-    def seal(self) -> None:
-        """Continue to seal messages from before a restart."""
-        if not self.deleted:
-            self.messages.sealer.step(self)
-            if self.messages.synced_to() < self._recovered_end:
-                self._host.timers.at(self._log.now_ms + SEALING_MS, self._sealing)
-
-    def sealed(self, end: i64) -> None:
-        """Note that everything before offset `end` is sealed."""
-        self.messages.sealed(end)
-        if self.rules.max_length_bytes >= 0:
-            self._retention.keep_bytes(self.rules.max_length_bytes)
+        self.visible_end = self.messages.next_number
 
     def segment_completed(self) -> None:
         """Compact sealed messages, if that is wanted and worth it: a segment is full, and another one has begun."""
-        rules = self.rules
-        table = self.messages.sealer.table
-        if not rules.compacts or self._compaction is not None or len(table.segments) < 2:
-            return
-        clean_bytes: i64 = 0
-        dirty_bytes: i64 = 0
-        for segment in table.segments[:-1]:
-            if segment.first < self._compacted_to:
-                clean_bytes += segment.body_bytes
-            else:
-                dirty_bytes += segment.body_bytes
-        if dirty_bytes >= clean_bytes:
-            self._compaction = Compaction(self, rules.key_header)
-            self._compaction.begin()
+        if self.rules.compacts:
+            if self._compactor is None:
+                self._compactor = Compactor(self)
+            self._compactor.segment_completed()
 
-    def compacted(self, compaction: Compaction) -> None:
-        """Note that a compaction is over."""
-        self._compacted_to = compaction.end
-        self._compaction = None
-        self._sealed.forget()
+    def forget_sealed_chunks(self) -> None:
+        """Give up the sealed chunks that are in memory: others have replaced them."""
+        if self._chunks is not None:
+            self._chunks.sealed.forget()
+
+    def sealed_lost(self, first: i64) -> None:
+        """Report once that the sealed messages from offset `first` on are missing or cannot be read."""
+        lost = self._lost_chunks
+        if lost is None:
+            lost = set()
+            self._lost_chunks = lost
+        if int(first) not in lost:
+            lost.add(int(first))
+            self._log.damaged_chunks.setdefault(self.store_id, set()).add(int(first))
+            self._log.damages.append(Damage(-1, -1, self.vhost_name, self.name, int(first)))
 
     def unsealed_bytes(self) -> i64:
         """Return how many bytes of bodies are not sealed."""
@@ -303,7 +267,7 @@ class Stream(OffsetQueue):
         budget: i64 = DRAIN_BUDGET
         if self._turn_is_old:
             self._turn_is_old = False
-            self._in_turn = list(self._reading.values())
+            self._in_turn = list(self.reading.values())
         cursors = self._in_turn
         count: i64 = len(cursors)
         served: i64 = 0
@@ -316,12 +280,11 @@ class Stream(OffsetQueue):
                 return
             served += 1
         self._turn = 0
-        if not self._reads and not self._sealed.is_reading():
-            self._keep_latest(None)
-        self._sealed.forget_passed(cursors)
+        if self._chunks is not None:
+            self._chunks.turn_over(cursors)
 
     def serve(self, consumer: Consumer) -> None:
-        cursor = self._cursors.get(consumer)
+        cursor = self.cursors.get(consumer)
         if cursor is not None and not self.paused:
             before: i64 = consumer.ledger.next_tag
             left: i64 = self._serve(cursor, DRAIN_BUDGET)
@@ -340,7 +303,7 @@ class Stream(OffsetQueue):
         if cursor.next == SOUGHT:
             return budget
         messages = self.messages
-        while cursor.next < self._visible_end and budget > 0 and consumer.has_room():
+        while cursor.next < self.visible_end and budget > 0 and consumer.has_room():
             if member is not None and not member.has_room(consumer.prefetch):
                 break
             offset: i64 = cursor.next
@@ -350,9 +313,10 @@ class Stream(OffsetQueue):
             else:
                 chunk = cursor.chunk
                 if chunk is None or not chunk.has(offset):
-                    self._looked = 0
-                    chunk = self._chunk_for(cursor)
-                    budget -= self._looked
+                    chunks = self._chunks
+                    assert chunks is not None
+                    chunk = chunks.chunk_for(cursor)
+                    budget -= chunks.looked
                     if chunk is None:
                         break  # it is being read, or others have a turn
                     offset = cursor.next
@@ -380,184 +344,49 @@ class Stream(OffsetQueue):
         if member is not None and groups is not None:
             groups.note_progress(cursor, member)
         left = cursor.chunk
-        if left is not None and cursor.next >= left.end:
-            self._keep_latest(left)
-            self.leave_chunk(cursor)
+        if left is not None and cursor.next >= left.end and self._chunks is not None:
+            self._chunks.keep_latest(left)
+            cursor.leave_chunk()
         return budget if budget > 0 else 0
 
-    def _chunk_for(self, cursor: Cursor) -> Chunk | None:
-        """Give `cursor` a chunk with its next message, which is not in the tail; None when that is being read."""
-        messages = self.messages
-        first: i64 = messages.first_number()
-        tail: i64 = messages.tail_from()
-        if cursor.next < first:
-            self._pass_over(cursor, first)  # retention was here
-            if cursor.next >= tail or cursor.next >= self._visible_end:
-                self.wake()
-                return None
-        self.leave_chunk(cursor)
-        chunk: Chunk | None = None
-        if cursor.next < messages.sealed_end():
-            chunk = self._sealed_chunk_for(cursor)
-            if chunk is None and cursor.next < messages.sealed_end():
-                return None  # it is being read, or others have a turn
-        if chunk is None:
-            if cursor.next >= tail:
-                self.wake()
-                return None
-            chunk = self._shared(cursor.next)
-            if chunk is None:
-                self._read(cursor.next, tail)
-                return None
-        chunk.use()
-        cursor.chunk = chunk
-        return chunk
-
-    def _sealed_chunk_for(self, cursor: Cursor) -> Chunk | None:
-        """Move `cursor` to sealed messages that it may want, as far as a turn goes; return them if in memory."""
-        table = self.messages.sealer.table
-        wanted = cursor.wanted
-        while cursor.next < table.end:
-            segment, place = table.place(cursor.next)
-            if cursor.next < place.first:
-                self._pass_over(cursor, place.first)
-            is_wanted: bool = not self._sealed.is_bad(place)
-            if is_wanted and wanted is not None:
-                is_wanted = wanted.may_be_in(place)
-                self._looked += wanted.cost
-            if not is_wanted:
-                self._pass_over(cursor, place.end)
-                if self._looked >= DRAIN_BUDGET:
-                    self.wake()
-                    return None
-                continue
-            chunk = self._shared(cursor.next)
-            if chunk is not None:
-                return chunk
-            raw = self._sealed.maybe_raw(place)
-            if raw is None:
-                self._sealed.load(self, segment, place)
-                return None
-            at: i64 = raw.place_of(cursor.next)
-            if at == raw.count:
-                self._pass_over(cursor, place.end)
-                continue
-            first: i64 = raw.offset_at(at)
-            self._pass_over(cursor, first)
-            if cursor.next == first:  # else the cursor was at a message to send again, and continues elsewhere
-                return Chunk(self._log, first, raw.messages(at, self._chunk_messages()))
-        return None
-
-    def _pass_over(self, cursor: Cursor, offset: i64) -> None:
+    def pass_over(self, cursor: Cursor, offset: i64) -> None:
         """Move `cursor` to `offset`: there is nothing for it before."""
         if cursor.member is None or self.groups is None:
             cursor.next = offset
         else:
             self.groups.removed_below(cursor, cursor.member, offset)
 
-    def _shared(self, offset: i64) -> Chunk | None:
-        latest = self._latest
-        if latest is not None and latest.has(offset):
-            return latest
-        for cursor in self._reading.values():
-            chunk = cursor.chunk
-            if chunk is not None and chunk.has(offset):
-                return chunk
-        return None
-
-    def leave_chunk(self, cursor: Cursor) -> None:
-        """Have `cursor` give up the chunk that was read for it."""
-        chunk = cursor.chunk
-        if chunk is not None:
-            cursor.chunk = None
-            chunk.give_up()
-
-    def _keep_latest(self, chunk: Chunk | None) -> None:
-        if chunk is not None:
-            chunk.use()
-        if self._latest is not None:
-            self._latest.give_up()
-        self._latest = chunk
-
-    def _is_memory_short(self) -> bool:
-        return self._log.resident_bytes > self._log.memory_bytes
-
-    def _chunk_messages(self) -> i64:
-        return SHORT_CHUNK_MESSAGES if self._is_memory_short() else CHUNK_MESSAGES
-
-    # --- from disk ------------------------------------------------------------------------------------------------
-
-    def _read(self, offset: i64, tail: i64) -> None:
-        """Have the messages from `offset` on read, unless they are being read."""
-        for read in self._reads:
-            if read.first <= offset < read.end:
-                return
-        index = self.messages.index
-        assert index is not None
-        end: i64 = min(tail, offset + self._chunk_messages())
-        most_bytes: i64 = SHORT_CHUNK_BYTES if self._is_memory_short() else CHUNK_BYTES
-        under_way = ChunkRead(self, index, offset, end, most_bytes)
-        self._reads.append(under_way)
-        under_way.begin()
-
-    def chunk_read(self, read: ChunkRead, chunk: Chunk) -> None:
-        """Give a chunk to all cursors that wait for it."""
-        self._reads.remove(read)
-        self.messages.offer_loaded(read.loaded)
-        if not self._cursors:
-            return  # nobody would release it
-        if chunk.first < self.messages.sealed_end():
-            self.wake()  # sealed meanwhile: messages that the log has forgotten are missing here
-            return
-        self._keep_latest(chunk)
-        for cursor in self._reading.values():
-            if cursor.chunk is None and chunk.has(cursor.next):
-                chunk.use()
-                cursor.chunk = chunk
-        self.wake()
-
-    def chunk_damaged(self, place: SealedChunk) -> None:
-        """Report a sealed chunk that cannot be read, and so none of its messages can."""
-        self._sealed_lost(place.first)
-
-    def _sealed_lost(self, first: i64) -> None:
-        """Report once that the sealed messages from offset `first` on are missing or cannot be read."""
-        if int(first) not in self._reported_chunks:
-            self._reported_chunks.add(int(first))
-            self._log.damaged_chunks.setdefault(self.store_id, set()).add(int(first))
-            self._log.damages.append(Damage(-1, -1, self.vhost_name, self.name, int(first)))
-
     # --- rules ----------------------------------------------------------------------------------------------------
 
     def apply_rules(self, rules: QueueRules) -> None:
         super().apply_rules(rules)
         self.messages.sealer.segment_bytes = segment_bytes_of(rules)
-        if rules.max_length_bytes >= 0:
-            self._retention.keep_bytes(rules.max_length_bytes)
-        self._retention.follow_rules()
+        self.retention.keep_length()
+        self.retention.follow_rules()
 
     def close(self) -> None:
-        self._retention.close()
+        self.retention.close()
         if self._delayed is not None:
             self._delayed.close()
             self._delayed = None
-        self._host.timers.cancel(self._sealing)
-        # They refer to us, and we to them: do not leave them to the cyclic collector.
-        self._sealing = Timer()
+        if self._recovered is not None:
+            self._recovered.close()
+            self._recovered = None
         self._log.sealed_streams.pop(self.store_id, None)
         self._log.damaged_chunks.pop(self.store_id, None)
         self.messages.sealer.close(self.store_id)
-        self._sealed.forget()
-        self._compaction = None
+        self._compactor = None
         if self.groups is not None:
             self.groups.close()
             self.groups = None
-        for cursor in self._cursors.values():
-            self.leave_chunk(cursor)
-        self._cursors = {}
-        self._reading = {}
+        for cursor in self.cursors.values():
+            cursor.leave_chunk()
+        self.cursors = {}
+        self.reading = {}
         self._in_turn = []
-        self._keep_latest(None)
+        if self._chunks is not None:
+            self._chunks.forget()
+            self._chunks = None
         self._commit = None
         super().close()
 
@@ -584,9 +413,13 @@ class Stream(OffsetQueue):
             raise ConnectionException(NOT_IMPLEMENTED, f"{me} does not support global qos")
         consumer.exclusive = False  # like RabbitMQ: streams do not support it
         self.consumers[consumer] = None
-        self._cursors[consumer] = cursor
+        if self._chunks is None:
+            self._chunks = ChunkReader(self)
+            self.cursors = {}
+            self.reading = {}
+        self.cursors[consumer] = cursor
         self.messages.read_by(True)
-        if self._visible_end < self.messages.next_number:
+        if self.visible_end < self.messages.next_number:
             self._await_commit()
         if group:
             self.need_groups().join(group, cursor)
@@ -594,53 +427,46 @@ class Stream(OffsetQueue):
             self.start(cursor)
 
     def select(self, consumer: Consumer, selection: Selection) -> None:
-        self._cursors[consumer].selection = selection
+        self.cursors[consumer].selection = selection
 
     def start(self, cursor: Cursor) -> None:
         """Have `cursor` begin where its consumer wants to, as soon as that is found."""
-        self.find(cursor.start, _Beginning(self, cursor).found)
-
-    def start_found(self, cursor: Cursor, offset: int) -> None:
-        """Have `cursor` begin at `offset`, if it still waits for that."""
-        if cursor.member is not None and not cursor.member.active:
-            return  # another one of its group is served meanwhile
-        if not cursor.consumer.gone and cursor.next == SOUGHT:
-            self.begin(cursor, offset)
+        find(self, cursor.start, _Beginning(self, cursor).found)
 
     def begin(self, cursor: Cursor, offset: i64) -> None:
         """Have `cursor` continue at `offset`, or at the first message that is left."""
         first: i64 = self.messages.first_number()
         cursor.next = offset if offset > first else first
-        if cursor.consumer not in self._reading:
-            self._reading[cursor.consumer] = cursor
+        if cursor.consumer not in self.reading:
+            self.reading[cursor.consumer] = cursor
             self._turn_is_old = True
         if cursor.member is not None and self.groups is not None:
             self.groups.note_progress(cursor, cursor.member)
         self.wake()
 
     def _consumer_left(self, consumer: Consumer) -> None:
-        cursor = self._cursors.pop(consumer)
+        cursor = self.cursors.pop(consumer)
         self.pause_reading(cursor)
         if self.groups is not None:
             self.groups.leave(consumer)
-        if not self._cursors:
-            self._keep_latest(None)
-            self._sealed.forget()
+        if not self.cursors:
+            if self._chunks is not None:
+                self._chunks.forget()
             self.messages.read_by(False)
 
     def pause_reading(self, cursor: Cursor) -> None:
         """Stop serving `cursor` until it begins again."""
-        self.leave_chunk(cursor)
+        cursor.leave_chunk()
         cursor.next = SOUGHT
-        if self._reading.pop(cursor.consumer, None) is None:
+        if self.reading.pop(cursor.consumer, None) is None:
             return
         self._turn_is_old = True
-        if 2 * len(self._reading) <= len(self._in_turn):
-            self._in_turn = list(self._reading.values())
+        if 2 * len(self.reading) <= len(self._in_turn):
+            self._in_turn = list(self.reading.values())
         self._turn = 0
 
     def offset_of(self, consumer: Consumer) -> int:
-        cursor = self._cursors.get(consumer)
+        cursor = self.cursors.get(consumer)
         return -1 if cursor is None else int(cursor.next)
 
     def offset_range(self) -> tuple[int, int] | None:
@@ -661,64 +487,22 @@ class Stream(OffsetQueue):
         groups = self.groups
         return [] if groups is None else groups.all()
 
-    # --- by time --------------------------------------------------------------------------------------------------
-
-    def find(self, start: Start, told: Callable[[int], None]) -> None:
-        """Tell the offset that `start` means now: at once, or after a look on disk. Never if the stream is deleted."""
-        messages = self.messages
-        if start.kind == AT_TIME:
-            self._seek(start.value, told)
-        elif start.kind == AT_FIRST:
-            told(int(messages.first_number()))
-        elif start.kind == AT_LAST:
-            last: i64 = messages.next_number - 1
-            first: i64 = messages.first_number()
-            told(int(last if last > first else first))
-        elif start.kind == AT_NEXT:
-            told(int(messages.next_number))
-        else:
-            told(int(start.value))
-
-    def _seek(self, time_ms: i64, told: Callable[[int], None]) -> None:
-        """Find the first message that is not older than a time; messages that come in the meantime are newer."""
-        messages = self.messages
-        sealed = messages.sealer.table.maybe_at_time(time_ms * 1000)
-        if sealed is not None:
-            segment, place = messages.sealer.table.place(sealed.first)
-            self._log.read_jobs.append(SealedTimeRead(self, segment, place, time_ms * 1000, told))
-            return
-        offset: i64 = messages.tail_from()
-        for message in messages.messages(offset, messages.next_number):
-            assert message is not None
-            if message.time_ms >= time_ms:
-                break
-            offset += 1
-        index = messages.index
-        if offset > messages.tail_from() or messages.middle.count == 0 or index is None:
-            told(int(offset))
-        else:
-            TimeSearch(self, index, time_ms, messages.first_unsealed(), offset, told).go_on()
-
-    def seek_again(self, time_ms: i64, told: Callable[[int], None]) -> None:
-        """Search again: the messages that were searched have been sealed meanwhile."""
-        self._seek(time_ms, told)
-
     def check_invariants(self) -> None:
         """Assert what the module header says. For tests."""
         if not self.rules.compacts:  # else the tail may have messages that no longer count
             self.ready.check_invariants()
         assert self.unacked_bytes >= 0 and (self.unacked_count > 0 or self.unacked_bytes == 0)
         assert self.messages.first_number() <= self.messages.next_number
-        assert self._visible_end <= self.messages.next_number
-        assert len(self._cursors) == len(self.consumers)
-        for cursor in self._cursors.values():
+        assert self.visible_end <= self.messages.next_number
+        assert len(self.cursors) == len(self.consumers)
+        for cursor in self.cursors.values():
             chunk = cursor.chunk
             assert chunk is None or chunk.is_used()
-            waits = self.is_scheduled or self._reads or self._sealed.is_reading() or self.paused
+            waits = self.is_scheduled or self.paused or (self._chunks is not None and self._chunks.is_reading())
             if not waits and cursor.next != SOUGHT:
                 consumer, member = cursor.consumer, cursor.member
                 has_room = consumer.has_room() and (member is None or member.has_room(consumer.prefetch))
-                assert cursor.next >= self._visible_end or not has_room
+                assert cursor.next >= self.visible_end or not has_room
         if self.groups is not None:
             self.groups.check_invariants()
 
@@ -731,7 +515,11 @@ class _Beginning:
         self._cursor = cursor
 
     def found(self, offset: int) -> None:
-        self._stream.start_found(self._cursor, offset)
+        cursor = self._cursor
+        if cursor.member is not None and not cursor.member.active:
+            return  # another one of its group is served meanwhile
+        if not cursor.consumer.gone and cursor.next == SOUGHT:
+            self._stream.begin(cursor, offset)
 
 
 class _Commit(BatchWaiter):
@@ -744,14 +532,6 @@ class _Commit(BatchWaiter):
 
     def batch_done(self, batch: i64) -> None:
         self._stream.synced_to(self.end)
-
-
-def segment_bytes_of(rules: QueueRules) -> i64:
-    """Return the size of a segment file: at most a quarter of what is kept, so that removing one does not halve it."""
-    size: i64 = rules.segment_bytes if rules.segment_bytes > 0 else SEGMENT_BYTES
-    if rules.max_length_bytes >= 0:
-        size = min(size, max(rules.max_length_bytes // 4, SEGMENT_MIN_BYTES))
-    return size
 
 
 class _Sealed(SealedStream):
@@ -767,15 +547,4 @@ class _Sealed(SealedStream):
         return self._stream.vhost_name, self._stream.name
 
     def chunk_damaged(self, place: SealedChunk) -> None:
-        self._stream.chunk_damaged(place)
-
-
-class _Sealing(Timer):
-    """When a stream seals what was not sealed before a restart."""
-
-    def __init__(self, stream: Stream) -> None:
-        super().__init__()
-        self._stream = stream
-
-    def due(self, now_ms: i64) -> None:
-        self._stream.seal()
+        self._stream.sealed_lost(place.first)

@@ -17,7 +17,8 @@ from warren.amqp10.performatives import ACCEPTED, AMQP_HEADER
 from warren.amqp10.selectors import LENGTH_MAX
 from warren.amqp10.values import Decimal, Described, Float, Symbol, Timestamp, UInt, ULong, Uuid
 from warren.queues.dispatch import DRAIN_BUDGET
-from warren.streams.stream import CHUNK_MESSAGES, Stream
+from warren.streams.chunk_reader import CHUNK_MESSAGES
+from warren.streams.stream import Stream
 
 from .test_publishing import error_of
 from .test_receiving import bodies
@@ -355,7 +356,7 @@ def test_what_does_not_match_is_passed_over_in_turns(harness: Harness) -> None:
     client = amqp10_client(harness)
     attached(client, 0, filters((SQL, f"k = {count - 1}")))
     (consumer,) = stream.consumers
-    (cursor,) = stream._cursors.values()
+    (cursor,) = stream.cursors.values()
     consumer.credit = 5
     seen = int(cursor.next)
     turns = 0
@@ -380,7 +381,7 @@ def test_large_messages_and_conditions_make_turns_shorter(harness: Harness) -> N
     client = amqp10_client(harness)
     attached(client, 0, filters((SQL, "text LIKE '%b_b%' OR text LIKE '%b_c%'")))
     (consumer,) = stream.consumers
-    (cursor,) = stream._cursors.values()
+    (cursor,) = stream.cursors.values()
     consumer.credit = 1
     stream.serve(consumer)
     assert 0 < int(cursor.next) <= 2

@@ -58,7 +58,7 @@ class Streams:
 
     def seal(self) -> None:
         self.harness.broker.log.seal_messages = 10
-        self.stream.seal()
+        self.stream.messages.sealer.step(self.stream)
         self.harness.settle()
 
     def hold(self) -> None:
@@ -308,7 +308,7 @@ def test_batches_within_a_chunk_do_not_become_smaller() -> None:
     s = Streams(0)
     s.harness.broker.log.seal_messages = 160
     s.publisher.feed(b"".join(publish_frames("", "s", b"x" * BODY) for _ in range(160)))
-    s.stream.seal()
+    s.stream.messages.sealer.step(s.stream)
     s.harness.settle()
     assert s.stream.messages.sealed_end() == 160
     at, steps = 0, []

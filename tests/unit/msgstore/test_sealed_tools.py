@@ -69,7 +69,7 @@ class Broker:
         self.seal()
 
     def seal(self) -> None:
-        self.stream.seal()
+        self.stream.messages.sealer.step(self.stream)
         self.harness.settle()
 
     def stop(self, *, clean: bool = True) -> None:

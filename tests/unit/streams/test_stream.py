@@ -20,9 +20,11 @@ from warren.queues.disk_reads import MessagesRead
 from warren.queues.fetch import Fetch
 from warren.queues.timers import NEVER
 from warren.streams.backlog import SHORT_TAIL_MESSAGES
+from warren.streams.chunk_reader import CHUNK_MESSAGES, SHORT_CHUNK_MESSAGES
 from warren.streams.consumer import AT_TIME, Start
+from warren.streams.offset_search import find
 from warren.streams.reads import ChunkRead
-from warren.streams.stream import CHUNK_MESSAGES, SHORT_CHUNK_MESSAGES, Stream
+from warren.streams.stream import Stream
 from warren.vhosts.metadata import PolicyPut
 
 PAGE = 16
@@ -178,7 +180,7 @@ class Long:
     def sought(self, time_ms: int) -> int:
         """Return the offset at which a consumer with a start time begins."""
         told: list[int] = []
-        self.stream.find(Start(AT_TIME, time_ms), told.append)
+        find(self.stream, Start(AT_TIME, time_ms), told.append)
         self.harness.settle()
         (offset,) = told
         return offset

@@ -91,7 +91,7 @@ def test_the_scrubber_reads_every_chunk_once_in_a_pass_and_reports_what_is_damag
     s.publisher.declare("nothing sealed", durable=True, arguments={"x-queue-type": "stream"})
     other = s.harness.queue("other")
     assert isinstance(other, Stream)
-    other.seal()
+    other.messages.sealer.step(other)
     s.harness.settle()
     sizes = [
         int(chunk.stored_bytes)
@@ -126,7 +126,7 @@ def test_the_scrubber_looks_at_so_many_streams_in_a_step_whether_it_finds_a_chun
     s.publisher.take()
     last = s.harness.queue("last")
     assert isinstance(last, Stream)
-    last.seal()
+    last.messages.sealer.step(last)
     s.harness.settle()
     scrubber = Scrubber(s.log)
     scrubber.looked_at_max = 2

@@ -13,6 +13,7 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Timestamp, encode_table
 from warren.queues.browse import Cursor, Seen, look
 from warren.streams.consumer import AT_TIME, OFFSET, Start, at_time, start_of
+from warren.streams.offset_search import find
 
 
 def test_a_filter_passes_over_chunks_that_cannot_have_what_it_wants() -> None:
@@ -154,7 +155,7 @@ def test_a_time_after_all_messages_is_the_end_however_far_it_is(time_s: int) -> 
     for start in (start_of("s", "/", encoded, START_MS), at_time(time_s), at_time(time_s * 1000)):
         assert 0 <= start.value * 1000 < 2**63
         told: list[int] = []
-        s.stream.find(start, told.append)
+        find(s.stream, start, told.append)
         s.harness.settle()
         assert told == [2 * CHUNK + 3]
     assert at_time(-time_s).value == 0
@@ -176,8 +177,8 @@ def test_a_time_is_found_although_what_was_searched_is_sealed_meanwhile() -> Non
     told: list[int] = []
     s.harness.store.hold = True
     for second in (0, 13, 50, 89, 92):
-        s.stream.find(Start(AT_TIME, START_MS + second * 1000), told.append)
-    s.stream.seal()
+        find(s.stream, Start(AT_TIME, START_MS + second * 1000), told.append)
+    s.stream.messages.sealer.step(s.stream)
     s.harness.store.hold = False
     s.harness.settle()
     s.pass_sealing_time()

@@ -15,7 +15,7 @@ from sealing_stream import CHUNK, OFFSET, ONE_CHUNK_EACH, PAGE, Sealing
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.streams.sealed_reads import RAWS_MAX
-from warren.streams.stream import SEGMENT_MIN_BYTES
+from warren.streams.sealer import SEGMENT_MIN_BYTES
 
 # --- what is sealed leaves the log ------------------------------------------------------------------------------------
 
