@@ -15,7 +15,6 @@ POSITIONAL_MAX = 8
 # The classes with more methods or fields, by module, and why. "To be divided": it has responsibilities that could have
 # objects of their own. Divide rather than add an entry.
 REASONS = {
-    "amqp10/session.py": {"Amqp10Session": "a method for each performative, and those that `Session` asks for"},
     "channels/broker.py": {
         "Broker": "its fields are what the peers of one process share; its methods are within limits"
     },
@@ -41,7 +40,6 @@ REASONS = {
         "BrokerClient": "a method for each request of the management API that the bridge makes"
     },
     "spark_bridge/options.py": {"ReadOptions": "a record: a field for each option"},
-    "streams/stream.py": {"Stream": "to be divided: cursors and chunks, and what `BaseQueue` asks for"},
     "testing/broker.py": {
         "Broker": "the interface for test suites: a method for each thing that a test asks of a broker"
     },

@@ -28,6 +28,7 @@ from warren.amqp10.error_conditions import (
 from warren.amqp10.filters import CAPABILITIES
 from warren.amqp10.ledger import transfer_head
 from warren.amqp10.links import Link, ReceivingLink, SendingLink
+from warren.amqp10.management import Management
 from warren.amqp10.performatives import (
     ATTACH,
     RELEASED,
@@ -169,7 +170,8 @@ def _pair(session: Amqp10Session, fields: Arguments) -> None:
     paired = fields.table(13).get("paired")
     if paired is not True:
         raise LinkError(INVALID_FIELD, f"links of {MANAGEMENT} come in pairs: set the property 'paired'")
-    session.answer_requests()
+    if session.management is None:
+        session.management = Management(session)
 
 
 def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arguments) -> None:

@@ -37,7 +37,6 @@ from warren.queues.long_work import Job, Steps
 if TYPE_CHECKING:
     from warren.amqp10.session import Amqp10Session
 
-DRAIN_STEPS: Final = 4
 # Limit for a header that gets annotations: those of an outcome come on top.
 ANNOTATED_MAX_BYTES: Final = 16_384
 LINK_STEPS: Final = 8
@@ -275,34 +274,4 @@ class LinkEnd(Job):
             return False
         steps.left -= LINK_STEPS
         session.link_ended(self._link, self._answer)
-        return True
-
-
-class DrainRun(Job):
-    """A link whose peer wants the available messages, and then no credit left."""
-
-    def __init__(self, session: Amqp10Session, link: SendingLink) -> None:
-        self._session = session
-        self._link = link
-
-    def go_on(self, steps: Steps) -> bool:
-        link = self._link
-        consumer = link.consumer
-        while link.is_draining and consumer is not None and self._session.is_open():
-            if steps.left <= 0:
-                return False
-            before: i64 = consumer.credit
-            queue = consumer.queue
-            search = consumer.search
-            looks: i64 = 0 if search is None else search.looks
-            consumer.looked = 0
-            if not consumer.gone and before > 0 and consumer.is_ready():
-                queue.serve(consumer)
-            steps.left -= DRAIN_STEPS + before - consumer.credit + consumer.looked
-            has_looked = search is not None and search.looks > looks
-            if has_looked and consumer.credit > 0 and search is not None and not search.has_seen_all(queue.ready):
-                continue
-            if consumer.credit == before or consumer.credit == 0:
-                self._session.drain_stopped(link)
-                return True
         return True

@@ -19,6 +19,7 @@ from warren.amqp.methods import FRAME_OVERHEAD_BYTES
 from warren.amqp.outbox import CHUNK_MIN_BYTES, Supply
 from warren.amqp.properties import BasicProperties, decode_properties
 from warren.amqp10.conversion import data_head, delivery_count_of, header_section
+from warren.amqp10.link_draining import continue_drains
 from warren.amqp10.originals import Shown, StoredLayout
 from warren.amqp10.performatives import to_i32
 from warren.channels.prepared_publish import PROPERTIES_AT
@@ -200,7 +201,7 @@ class Amqp10Ledger(DeliveryLedger):
 
     def searches_on(self) -> None:
         if self.session is not None:
-            self.session.go_on_draining()
+            continue_drains(self.session)
 
     def send_own(self, handle: int, payload: bytes) -> None:
         """Send something that is from no queue, settled."""

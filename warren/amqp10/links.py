@@ -17,6 +17,8 @@ from warren.queues.delivery import Consumer
 # The number of deliveries that a sender may have on its way, and how many have to be free before it is told.
 LINK_CREDIT: Final = 2048
 CREDIT_STEP: Final = LINK_CREDIT // 4
+# Maximum size before a body, and the same around its parts and after it: all of that is decoded in one go.
+HEAD_BYTES: Final = 262144
 
 
 class Link:

@@ -50,8 +50,9 @@ from warren.amqp10.conversion import (
     from_field,
     table_of,
 )
-from warren.amqp10.error_conditions import LIMIT_EXCEEDED, LinkError, SessionError
-from warren.amqp10.performatives import Head
+from warren.amqp10.error_conditions import LIMIT_EXCEEDED, MESSAGE_SIZE, LinkError, SessionError
+from warren.amqp10.links import HEAD_BYTES, ReceivingLink, SendingLink
+from warren.amqp10.performatives import ACCEPTED, Head, described
 from warren.amqp10.values import Described, Reader, UInt, ULong, value_end, write_value
 from warren.channels.access import READ, WRITE
 from warren.channels.topology import run_topology
@@ -117,18 +118,50 @@ class Management:
         self._session = session
         self._under_way: deque[tuple[Request, str]] = deque()  # waits for its command, then has the status
 
-    def request(self, link: str, sections: bytes) -> None:
-        """Take a request, which came on the link of that name.
+    def take(self, link: ReceivingLink, delivery_id: i64, settled: bool, data: bytes, start: i64, end: i64) -> None:
+        """Take a delivery on the link of a pair: a request in ``data[start:end]``.
 
         Raises:
-            AmqpError: it is malformed, or there are too many.
+            AmqpError: it is too large or malformed, or there are too many.
         """
         session = self._session
-        if session.waiting_responses() >= RESPONSES_MAX:
+        if end - start > HEAD_BYTES:
+            raise LinkError(MESSAGE_SIZE, f"a request larger than the {HEAD_BYTES} bytes that are allowed")
+        session.peer.count_command()
+        if not settled:
+            session.write_state(delivery_id, described(ACCEPTED, []))
+        session.top_up(link)
+        waiting = [len(payload) for each in self._sending_links() for payload in each.responses]
+        if len(waiting) >= RESPONSES_MAX:
             raise SessionError(LIMIT_EXCEEDED, f"more than {RESPONSES_MAX} responses wait for credit")
-        if session.waiting_response_bytes() >= RESPONSES_MAX_BYTES:
+        if sum(waiting) >= RESPONSES_MAX_BYTES:
             raise SessionError(LIMIT_EXCEEDED, f"responses of {RESPONSES_MAX_BYTES} bytes and more wait for credit")
-        request = _read(link, sections)
+        self._request(_read(link.name, data[start:end]))
+
+    def _sending_links(self) -> list[SendingLink]:
+        return [link for link in self._session.links.values() if isinstance(link, SendingLink)]
+
+    def respond(self, name: str, payload: bytes) -> None:
+        """Send a response on the link of a pair that is called `name`, or the only one."""
+        wanted: SendingLink | None = None
+        for link in self._sending_links():
+            if link.is_management and not link.is_gone:
+                if link.name == name:
+                    wanted = link
+                    break
+                wanted = link
+        if wanted is not None:
+            wanted.responses.append(payload)
+            self.send_responses(wanted)
+
+    def send_responses(self, link: SendingLink) -> None:
+        """Send the responses that wait on `link`, as far as it has credit."""
+        transfers = self._session.transfers
+        while link.responses and link.credit > 0 and not transfers.is_shut:
+            link.credit -= 1
+            transfers.send_own(link.handle, link.responses.popleft())
+
+    def _request(self, request: Request) -> None:
         try:
             self._carry_out(request)
         except _Refused as refused:

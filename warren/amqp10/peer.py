@@ -40,6 +40,7 @@ from warren.amqp10.error_conditions import (
     Amqp10Error,
     condition_of,
 )
+from warren.amqp10.link_draining import continue_drains, tick_drains
 from warren.amqp10.management import RESPONSES_MAX
 from warren.amqp10.performatives import (
     AMQP_HEADER,
@@ -471,7 +472,7 @@ class Amqp10Peer(Peer):
         if self.running:
             for session in list(self.channels.values()):
                 if isinstance(session, Amqp10Session):
-                    session.go_on_draining()
+                    continue_drains(session)
 
     def is_patient(self) -> bool:
         return False  # drains end in ticks
@@ -481,12 +482,13 @@ class Amqp10Peer(Peer):
         if self.running:
             for session in list(self.channels.values()):
                 if isinstance(session, Amqp10Session):
-                    session.tick_drains()
+                    tick_drains(session)
 
     def respond_when_durable(self, session: Amqp10Session, link: str, payload: bytes, ticket: int, batch: int) -> None:
         """Send a response of management after all earlier ones, once its changes are on disk."""
         if not self._responses and self._is_durable(ticket, batch):
-            session.respond(link, payload)
+            if session.management is not None:
+                session.management.respond(link, payload)
             return
         self._responses.append((ticket, batch, session, link, payload))
         self.broker.shut_gates.add(self)
@@ -499,8 +501,8 @@ class Amqp10Peer(Peer):
         responses = self._responses
         while responses and self._is_durable(responses[0][0], responses[0][1]):
             _, _, session, link, payload = responses.popleft()
-            if session.is_open():
-                session.respond(link, payload)
+            if session.management is not None and session.is_open():
+                session.management.respond(link, payload)
         if responses:
             return False
         return super().open_gate()

@@ -9,6 +9,9 @@
 4. When a link ends, its unanswered deliveries are given back.
 5. No frame is larger than the client takes: if the client's own statements about a link, which the answer repeats, do
    not fit, the session fails.
+
+Parts of it have a module each: `attaching`, `dispositions` (outcomes, and the end of links), `link_draining` and
+`management`.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from warren.amqp.numbers import milliseconds_of, number_text
 from warren.amqp10.addresses import target_of
 from warren.amqp10.attaching import TAG_PREFIX
 from warren.amqp10.conversion import Body, Sections, annotations_to_keep
-from warren.amqp10.dispositions import DispositionRun, DrainRun, LinkEnd, Outcomes, accepted, settled_frame
+from warren.amqp10.dispositions import DispositionRun, LinkEnd, Outcomes, accepted, settled_frame
 from warren.amqp10.error_conditions import (
     DELETED,
     DETACH_FORCED,
@@ -42,7 +45,8 @@ from warren.amqp10.error_conditions import (
     condition_of,
 )
 from warren.amqp10.ledger import Amqp10Ledger
-from warren.amqp10.links import Link, ReceivingLink, SendingLink
+from warren.amqp10.link_draining import begin_drain
+from warren.amqp10.links import HEAD_BYTES, Link, ReceivingLink, SendingLink
 from warren.amqp10.management import Management
 from warren.amqp10.originals import Layout, keep_sections
 from warren.amqp10.performatives import (
@@ -70,7 +74,6 @@ from warren.channels.jobs import LOOKS_PER_STEP
 from warren.channels.prepared_publish import PreparedPublish
 from warren.channels.session import Session
 from warren.msgstore.log.message import Message
-from warren.queues.arguments import STREAM
 from warren.queues.counters import MessageCounts
 from warren.queues.delivery import Consumer
 
@@ -81,8 +84,6 @@ WINDOW: Final = 4096
 WINDOW_STEP: Final = WINDOW // 2
 HEADS_MAX: Final = 64
 HEAD_KEPT_BYTES: Final = 1024
-# Maximum size before a body, and the same around its parts and after it: all of that is decoded in one go.
-HEAD_BYTES: Final = 262144
 
 
 class Amqp10Session(Session):
@@ -104,14 +105,14 @@ class Amqp10Session(Session):
         self._window: i64 = WINDOW  # the number of transfers that its peer may send
         self._outcomes: Outcomes | None = None
         self._ticket: int = 0  # of the latest change that this session has made
-        self._management: Management | None = None
+        self.management: Management | None = None  # from its first pair of links on
 
     # --- results of commands ----------------------------------------------------------------------------------------
 
     def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
         if ticket > self._ticket:
             self._ticket = ticket
-        management = self._management
+        management = self.management
         if management is not None:
             management.done(method, ticket, batch)
 
@@ -172,7 +173,8 @@ class Amqp10Session(Session):
     def _write_link_flow(self, link: ReceivingLink) -> None:
         self._write_flow(link.handle, link.delivery_count, link.credit, -1, drain=False)
 
-    def _write_sending_flow(self, link: SendingLink, *, drain: bool) -> None:
+    def write_sending_flow(self, link: SendingLink, *, drain: bool) -> None:
+        """Write the state of a link on which the client receives. `drain`: its credit is used up."""
         consumer = link.consumer
         available: i64 = 0
         if consumer is not None and (consumer.search is None or not consumer.search.is_through):
@@ -283,7 +285,8 @@ class Amqp10Session(Session):
     def _deliver(self, link: ReceivingLink, delivery_id: i64, settled: bool, data: bytes, start: i64, end: i64) -> None:
         """A delivery is whole."""
         if link.is_management:
-            self._request(link, delivery_id, settled, data, start, end)
+            assert self.management is not None
+            self.management.take(link, delivery_id, settled, data, start, end)
             return
         body = self._body
         body.find(data, start, end, HEAD_BYTES)
@@ -488,21 +491,15 @@ class Amqp10Session(Session):
             link.is_draining = flow.drain
         consumer = link.consumer
         if consumer is None:
-            self._answer_requests(link)
+            if self.management is not None:
+                self.management.send_responses(link)
         elif consumer.credit > 0 and not link.is_gone:
             consumer.come_back()
             consumer.queue.wake()
         if link.is_draining:
-            if consumer is None or consumer.credit == 0:
-                self.drained(link)
-            else:
-                link.drain_to = _end_of(consumer)
-                search = consumer.search
-                if search is not None:
-                    search.mark(consumer.queue.ready)
-                self.connection.begin(DrainRun(self, link))
+            begin_drain(self, link)
         elif flow.echo:
-            self._write_sending_flow(link, drain=False)
+            self.write_sending_flow(link, drain=False)
 
     def _wake_consumers(self) -> None:
         for consumer in list(self.ledger.consumers.values()):
@@ -510,43 +507,8 @@ class Amqp10Session(Session):
                 consumer.come_back()
                 consumer.queue.wake()
         for link in self.links.values():
-            if isinstance(link, SendingLink) and link.responses:
-                self._answer_requests(link)
-
-    def drain_stopped(self, link: SendingLink) -> None:
-        """All that could be sent at once has been: tell, or look again when time has passed."""
-        consumer = link.consumer
-        if consumer is None or consumer.credit == 0:
-            self.drained(link)
-            return
-        queue = consumer.queue
-        if consumer.gone or (queue.ready_count == 0 and queue.rules.queue_type != STREAM) or _has_seen_all(consumer):
-            self.drained(link)
-            return
-        link.credit = consumer.credit  # as it was when we looked
-        link.place = _place_of(consumer)
-
-    def drained(self, link: SendingLink) -> None:
-        """The remaining credit is used up."""
-        link.is_draining = False
-        link.grant(link.limit, 0)
-        self._write_sending_flow(link, drain=True)
-
-    def go_on_draining(self) -> None:
-        """The client has taken the bytes that waited for it: there is room for more."""
-        for link in list(self.links.values()):
-            if isinstance(link, SendingLink) and link.is_draining and not link.is_gone:
-                self.connection.begin(DrainRun(self, link))
-
-    def tick_drains(self) -> None:
-        """Time has passed: stop waiting for messages that could not be sent for a while."""
-        for link in list(self.links.values()):
-            if isinstance(link, SendingLink) and link.is_draining and not link.is_gone:
-                consumer = link.consumer
-                if consumer is None or (consumer.credit == link.credit and _is_through(link, consumer)):
-                    self.drained(link)
-                else:
-                    self.connection.begin(DrainRun(self, link))
+            if isinstance(link, SendingLink) and link.responses and self.management is not None:
+                self.management.send_responses(link)
 
     # --- links ------------------------------------------------------------------------------------------------------
 
@@ -601,57 +563,6 @@ class Amqp10Session(Session):
         if self.is_open():
             self.connection.outbox.write(answer)
 
-    # --- management -------------------------------------------------------------------------------------------------
-
-    def answer_requests(self) -> None:
-        """Take requests from now on: a pair of links of the management node is attached."""
-        if self._management is None:
-            self._management = Management(self)
-
-    def _request(self, link: ReceivingLink, delivery_id: i64, settled: bool, data: bytes, start: i64, end: i64) -> None:
-        management = self._management
-        assert management is not None
-        if end - start > HEAD_BYTES:
-            raise LinkError(MESSAGE_SIZE, f"a request larger than the {HEAD_BYTES} bytes that are allowed")
-        self.peer.count_command()
-        if not settled:
-            self.write_state(delivery_id, described(ACCEPTED, []))
-        self.top_up(link)
-        management.request(link.name, data[start:end])
-
-    def respond(self, name: str, payload: bytes) -> None:
-        """Send a response on the link of a pair that is called `name`, or the only one."""
-        wanted: SendingLink | None = None
-        for link in self.links.values():
-            if isinstance(link, SendingLink) and link.is_management and not link.is_gone:
-                if link.name == name:
-                    wanted = link
-                    break
-                wanted = link
-        if wanted is not None:
-            wanted.responses.append(payload)
-            self._answer_requests(wanted)
-
-    def waiting_responses(self) -> int:
-        """Return the number of responses that wait for credit."""
-        return sum([len(link.responses) for link in self.links.values() if isinstance(link, SendingLink)])
-
-    def waiting_response_bytes(self) -> int:
-        """Return how large these are."""
-        return sum(
-            [
-                len(payload)
-                for link in self.links.values()
-                if isinstance(link, SendingLink)
-                for payload in link.responses
-            ]
-        )
-
-    def _answer_requests(self, link: SendingLink) -> None:
-        while link.responses and link.credit > 0 and not self.transfers.is_shut:
-            link.credit -= 1
-            self.transfers.send_own(link.handle, link.responses.popleft())
-
     def add_counts(self, counts: MessageCounts) -> None:
         super().add_counts(counts)
         counts.deliver_no_ack -= self.transfers.own  # responses, which are from no queue
@@ -663,35 +574,6 @@ class Amqp10Session(Session):
             if isinstance(link, ReceivingLink):
                 link.forget()
         self.links.clear()
-        self._management = None
+        self.management = None
         self.transfers.session = None
         super().ended()
-
-
-def _has_seen_all(consumer: Consumer) -> bool:
-    """Tell whether a consumer that wants some messages of a queue has looked at all that a drain found there."""
-    search = consumer.search
-    return search is not None and search.has_seen_all(consumer.queue.ready)
-
-
-def _place_of(consumer: Consumer) -> i64:
-    """Return the position of a consumer in a stream or queue: it may be far along without a matching message."""
-    queue = consumer.queue
-    search = consumer.search
-    if search is not None:
-        return search.looks
-    return queue.offset_of(consumer) or 0
-
-
-def _end_of(consumer: Consumer) -> i64:
-    offsets = consumer.queue.offset_range()
-    return 0 if offsets is None else offsets[1]
-
-
-def _is_through(link: SendingLink, consumer: Consumer) -> bool:
-    """Tell whether a drain has seen the messages available when it was requested, or cannot proceed."""
-    place = _place_of(consumer)
-    search = consumer.search
-    if search is not None:
-        return not search.waits and place == link.place
-    return place == link.place or place >= link.drain_to

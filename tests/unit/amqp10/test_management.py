@@ -11,8 +11,8 @@ from engine_harness import Harness
 from warren.amqp import methods as m
 from warren.amqp.field_table import Timestamp as Seconds
 from warren.amqp.field_table import encode_table
+from warren.amqp10.links import HEAD_BYTES
 from warren.amqp10.management import RESPONSES_MAX, RESPONSES_MAX_BYTES
-from warren.amqp10.session import HEAD_BYTES
 from warren.amqp10.values import Symbol, UInt, Uuid
 from warren.queues.counters import MessageCounts
 

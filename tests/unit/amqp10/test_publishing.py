@@ -9,9 +9,9 @@ from amqp10_harness import Amqp10Client, Frame, amqp10_client, message, section
 from engine_harness import Harness
 
 from warren.amqp.field_table import decode_table
-from warren.amqp10.links import LINK_CREDIT
+from warren.amqp10.links import HEAD_BYTES, LINK_CREDIT
 from warren.amqp10.performatives import ACCEPTED, COORDINATOR, MODIFIED, REJECTED, RELEASED, described
-from warren.amqp10.session import HEAD_BYTES, WINDOW
+from warren.amqp10.session import WINDOW
 from warren.amqp10.values import Array, Described, Symbol, Timestamp, UByte, UInt, ULong, Uuid
 
 
