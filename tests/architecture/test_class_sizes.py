@@ -20,7 +20,6 @@ REASONS = {
     },
     "engine_view/connections.py": {"ConnectionRow": "a record: a field for each that RabbitMQ shows"},
     "engine_view/queues.py": {"QueueRow": "a record: a field for each that RabbitMQ shows"},
-    "msgstore/files/store.py": {"Store": "one order of writes, syncs and removals, which a crash may cut anywhere"},
     "msgstore/log/batch.py": {"Batch": "a record of one batch: rows are added to it in place, once per message"},
     "msgstore/log/message_log.py": {"MessageLog": "its fields are the log's parts and counters, read once per message"},
     "msgstore/log/queue_index.py": {"QueueIndex": "the cursors of one index, written per message"},

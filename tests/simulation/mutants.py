@@ -32,6 +32,7 @@ STORE: Final = "msgstore/files/store.py"
 AHEAD: Final = "msgstore/files/contents_ahead.py"
 READS: Final = "msgstore/files/segment_reads.py"
 FAIL_STOP: Final = "msgstore/files/fail_stop.py"
+FILE_SYSTEM: Final = "msgstore/files/file_system.py"
 LOG: Final = "msgstore/log/message_log.py"
 BATCH: Final = "msgstore/log/batch.py"
 OWN_WRITES: Final = "msgstore/log/own_writes.py"
@@ -191,7 +192,7 @@ MUTANTS: Final = (
     mutant(
         "checkpoint-renamed-unsynced",
         "an empty checkpoint: the broker does not start",
-        (STORE, lines("self._sync(handle, CHECKPOINT_TMP)", indent=12), ""),
+        (FILE_SYSTEM, lines("sync(handle, making)"), ""),
     ),
     mutant(
         "absent-page-taken-as-settled",
@@ -833,8 +834,8 @@ MUTANTS: Final = (
         "a start takes what it cannot read for a torn end, and cuts it",
         (
             STORE,
-            "            raise unreadable(path, error, number) from None\n\n    def _maybe_copied",
-            '            return self._maybe_copied(number) or b""\n\n    def _maybe_copied',
+            "            raise unreadable(path, error, number) from None\n\n    def sync_segments",
+            '            return self._quarantine._maybe_read(number) or b""\n\n    def sync_segments',
         ),
     ),
     mutant(

@@ -19,8 +19,9 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
+from warren.msgstore.files.quarantine import QUARANTINE
 from warren.msgstore.files.segment_names import segment_path
-from warren.msgstore.files.store import QUARANTINE, wall_time_ms
+from warren.msgstore.files.store import wall_time_ms
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
 from warren.server.logs import get_logger
 

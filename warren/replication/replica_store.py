@@ -51,6 +51,7 @@ from typing import Final, assert_never
 from warren.cluster.events import Position as LogPosition
 from warren.msgstore.files.fail_stop import FailStop, reason
 from warren.msgstore.files.file_system import FileSystem, read_exactly, unlink_if_there, write_all
+from warren.msgstore.files.new_segments import NEW
 from warren.msgstore.files.recovery import ADVICE
 from warren.msgstore.files.sealed_files import STREAMS, sealed_path
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, segment_path
@@ -58,7 +59,6 @@ from warren.msgstore.files.store import (
     CATCHING_UP,
     CATCHING_UP_TMP,
     CHECKPOINT_TMP,
-    NEW,
     SegmentHeader,
     Store,
     parsed_header,

@@ -25,8 +25,8 @@ from store_directory import (
 
 from warren.amqp.field_table import Timestamp, encode_table
 from warren.msgstore.files.file_system import OsFileSystem
+from warren.msgstore.files.quarantine import QUARANTINE
 from warren.msgstore.files.sealed_files import STREAMS, SealedFiles, sealed_path
-from warren.msgstore.files.store import QUARANTINE
 from warren.msgstore.log.checksum import CRC32C
 from warren.msgstore.log.columns import Columns, ColumnsWriter
 from warren.msgstore.log.jobs import SealJob

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from typing import Final, NoReturn
 
 from warren.msgstore.files.file_system import FileSystem
@@ -57,6 +58,13 @@ class FailStop:
                 raise StoreFullError(text) from None
             self._failure = text
             raise StoreFailedError(text) from None
+
+
+def give_back_space(fs: FileSystem, path: str, error: OSError) -> None:
+    """Remove a half-made file that did not fit. A failure of that does not matter."""
+    if error.errno in SHORTAGES:
+        with suppress(OSError):
+            fs.unlink(path)
 
 
 def reason(error: OSError) -> str:

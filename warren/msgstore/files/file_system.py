@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -197,6 +197,18 @@ def unlink_if_there(fs: FileSystem, path: str) -> None:
     """Remove a file; a missing one is ignored. Raises OSError."""
     with suppress(FileNotFoundError):
         fs.unlink(path)
+
+
+def replace_file(fs: FileSystem, making: str, path: str, content: bytes, sync: Callable[[int, str], None]) -> None:
+    """Write a file in one step: it is called `making` until `sync` has made its content durable. Raises OSError."""
+    unlink_if_there(fs, making)
+    handle = fs.create(making, 0)
+    try:
+        write_all(fs, handle, [content], 0)
+        sync(handle, making)
+    finally:
+        fs.close(handle)
+    fs.rename(making, path)
 
 
 def read_exactly(fs: FileSystem, handle: int, length: int, offset: int) -> bytes:

@@ -4,9 +4,10 @@
     catching-up              of a follower: confirmed messages may be missing, see ``replication.replica_store``
     log/0000000001           segments
     streams/                 the sealed files of streams, see ``msgstore.files.sealed_files``
-    log/spare  log/new       a segment in the making, which gets its name when its header is durable
+    log/spare  log/new       a segment in the making (``msgstore.files.new_segments``), which gets its name when its
+                             header is durable
     log/ahead                one that has contents of its first batch already, see ``msgstore.files.contents_ahead``
-    quarantine/              copies of segments in which corruption was found
+    quarantine/              copies of segments in which corruption was found, see ``msgstore.files.quarantine``
     pins/                    hard links to some of these, to copy from, see ``msgstore.files.pins``
 
 1. The name of a segment means that its header is on the disk: the header is synced before the file is renamed into
@@ -40,7 +41,6 @@ rest to recovery, which runs before all of them. The locks guard what they share
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,10 +49,19 @@ from threading import Lock
 from time import time_ns
 from typing import Final, Protocol
 
-from warren.msgstore.files.contents_ahead import AHEAD, ContentsAhead, NewFile
-from warren.msgstore.files.fail_stop import NO_SPACE, OUT_OF_DESCRIPTORS, SHORTAGES, FailStop, reason
-from warren.msgstore.files.file_system import FileSystem, read_exactly, unlink_if_there, write_all
+from warren.msgstore.files.contents_ahead import AHEAD, ContentsAhead
+from warren.msgstore.files.fail_stop import (
+    NO_SPACE,
+    OUT_OF_DESCRIPTORS,
+    SHORTAGES,
+    FailStop,
+    give_back_space,
+    reason,
+)
+from warren.msgstore.files.file_system import FileSystem, read_exactly, replace_file, unlink_if_there, write_all
+from warren.msgstore.files.new_segments import NEW, SPARE, NewSegments
 from warren.msgstore.files.pins import PinnedFile, Pins
+from warren.msgstore.files.quarantine import QUARANTINE, QUARANTINE_TMP, Quarantine
 from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles, UnreadableFileError, sealed_path
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
 from warren.msgstore.files.segment_reads import ReadProblem, SegmentReads, unreadable
@@ -71,17 +80,11 @@ from warren.msgstore.log.records import (
     segment_header,
 )
 
-QUARANTINE: Final = "quarantine"
 CHECKPOINT_TMP: Final = "checkpoint.tmp"
 CATCHING_UP: Final = "catching-up"
 CATCHING_UP_TMP: Final = "catching-up.tmp"
-SPARE: Final = "log/spare"
-NEW: Final = "log/new"
-QUARANTINE_TMP: Final = "quarantine/copy.tmp"
 
 READ_HANDLES_MAX: Final = 64
-_PIECE_BYTES: Final = 1 << 20
-_BLOCK_BYTES: Final = 4096
 # The space that a file system may need besides the bytes of a new file.
 _RESERVE_BYTES: Final = 1 << 16
 
@@ -134,7 +137,6 @@ class Store(FailStop):
         self.commits_alone = True  # bytes synced here are committed
         self.committed_lsn = 0  # all below is; any thread may read it
         self._changes: Changes | None = None
-        self._clock_ms = clock_ms
 
         # The same in all files that this process makes.
         self._algorithm = default_algorithm()
@@ -148,21 +150,27 @@ class Store(FailStop):
         self._end_lsn = 0
         self._previous_crc = 0
         self._is_named = True  # durably: the directory was synced after the rename
-        self._new: NewFile | None = None  # of a beginning that failed
         self._frame_job: CommitJob | None = None  # whose header is made already
         self._frame_head = b""
 
         self._ahead = ContentsAhead(fs, self._sync, self._raise)
+        self._new_segments = NewSegments(fs, self._ahead)
         self._reads = SegmentReads(fs, handles_max)
+        self._quarantine = Quarantine(
+            fs,
+            clock_ms,
+            self._reads.note,
+            sync=self._sync,
+            sync_directory=self._sync_directory,
+            fail=self._raise,
+        )
         self._sealed = SealedFiles(fs, self._sync, self._sync_directory, handles_max)
         self._pins = Pins(fs)
 
         # Theirs together.
         self._end_lock = Lock()  # while the end of the log changes
         self._sealed_lock = Lock()  # while the names of sealed files change
-        self._lock = Lock()
-        self._spare: NewFile | None = None
-        self._recovered_end: tuple[int, int] | None = None  # number and length of an earlier process's last segment
+        self._lock = self._new_segments.lock  # while a file becomes a segment, and segments go
 
     # --- before the threads: open and recover -----------------------------------------------------------------------
 
@@ -206,7 +214,7 @@ class Store(FailStop):
                 if number is None:
                     continue
                 self.highest_number = max(self.highest_number, number)
-                found = self._read_header(number)
+                found = _read_header(self._fs, number)
                 if isinstance(found, SegmentHeader):
                     headers.append(found)
                 else:
@@ -222,23 +230,6 @@ class Store(FailStop):
             headers = [header for header in headers if header.store_id == ours]
         self._reads.segments = sorted((header.base_lsn, header.number, header.capacity) for header in headers)
         return headers, problems
-
-    def _read_header(self, number: int) -> SegmentHeader | str:
-        """Return the header of a segment, or its fault. Raises StoreUnreadableError."""
-        path = segment_path(number)
-        try:
-            handle = self._fs.open(path, writable=False)
-            try:
-                size = self._fs.size(handle)
-                data = read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0)
-            finally:
-                self._fs.close(handle)
-        except OSError as error:
-            raise unreadable(path, error, number) from None
-        header = parsed_header(data, size, path)
-        if isinstance(header, SegmentHeader) and header.number != number:
-            return f"says that it is segment {header.number}"
-        return header
 
     def read_segment(self, number: int) -> bytes:
         """Return a whole segment file.
@@ -274,42 +265,6 @@ class Store(FailStop):
                 self._raise(f"open {path}", error)
             raise unreadable(path, error, number) from None
 
-    def _maybe_copied(self, number: int) -> bytes | None:
-        """Return a segment for a copy of it: blocks that cannot be read are zeros. None: it cannot be opened."""
-        path = segment_path(number)
-        try:
-            handle = self._fs.open(path, writable=False)
-        except OSError as error:
-            if error.errno in SHORTAGES:
-                self._raise(f"open {path}", error)
-            self._reads.note(ReadProblem(number, -1, reason(error)))
-            return None
-        try:
-            size = self._fs.size(handle)
-            pieces = [
-                self._read_piece(number, handle, offset, min(_PIECE_BYTES, size - offset))
-                for offset in range(0, size, _PIECE_BYTES)
-            ]
-        except OSError as error:
-            self._raise(f"read {path}", error)
-        finally:
-            self._fs.close(handle)
-        return b"".join(pieces)
-
-    def _read_piece(self, number: int, handle: int, offset: int, length: int) -> bytes:
-        """Read in one go, or block by block when the disk cannot give all of it."""
-        try:
-            return read_exactly(self._fs, handle, length, offset)
-        except OSError as error:
-            if length <= _BLOCK_BYTES:
-                self._reads.note(ReadProblem(number, -1, reason(error)))
-                return bytes(length)
-        end = offset + length
-        return b"".join(
-            self._read_piece(number, handle, block, min(_BLOCK_BYTES, end - block))
-            for block in range(offset, end, _BLOCK_BYTES)
-        )
-
     def sync_segments(self, numbers: list[int]) -> None:
         """Make the bytes that recovery has read from these segments durable: after kill -9 they may not be on the disk.
 
@@ -331,7 +286,7 @@ class Store(FailStop):
 
     def recovered(self, number: int, length: int) -> None:
         """Ignore everything after `length` bytes of this segment, the last one. It is cut there when space is short."""
-        self._recovered_end = number, length
+        self._new_segments.recovered_end = number, length
 
     def scan_sealed(self, store_id: bytes, log_has: Callable[[int, int], bool], *, tolerates: bool = True) -> Scan:
         """Return the sealed files of streams. `log_has`: whether the log continues at an offset of a stream.
@@ -363,10 +318,11 @@ class Store(FailStop):
             StoreFailedError: the disk does not allow it.
         """
         self._check()
-        if not self._is_linked(number):
+        quarantine = self._quarantine
+        if not quarantine.is_linked(number):
             with suppress(StoreUnreadableError):
-                self._copy_aside(number, self.read_segment(number))
-            if not self._has_copy(number):
+                quarantine.write(number, self.read_segment(number))
+            if not quarantine.has_copy(number):
                 return
         self.release([number])
         self.unlink([number])
@@ -414,7 +370,7 @@ class Store(FailStop):
                     try:
                         self._write(job, time_ms)
                     except OSError as error:
-                        if not (self._makes_room(error) or self._ahead.gives_up(job, error)):
+                        if not (self._new_segments.makes_room(error) or self._ahead.gives_up(job, error)):
                             raise
                         self._write(job, time_ms)
         except OSError as error:
@@ -463,18 +419,14 @@ class Store(FailStop):
             self._changes.segment(head)
         with self._lock:
             # The reader must not give the spare up meanwhile.
-            file = self._file_for(job)
+            file = self._new_segments.file_for(job)
             if file.size > job.capacity:
                 # Of contents ahead: the plan had room for what could be in front of each.
                 self._fs.truncate(file.handle, int(job.capacity))
             write_all(self._fs, file.handle, [head], 0)
             self._sync(file.handle, file.path)
             self._fs.rename(file.path, segment_path(number))
-            self._ahead.begun(file)
-            if file is self._spare:
-                self._spare = None
-            elif file is self._new:
-                self._new = None
+            self._new_segments.taken(file)
             self._reads.segments = sorted([*self._reads.segments, (int(job.base_lsn), number, int(job.capacity))])
         self.highest_number = number
         self._handle = file.handle
@@ -482,29 +434,6 @@ class Store(FailStop):
         self._base_lsn = int(job.base_lsn)
         self._end_lsn = self._base_lsn + SEGMENT_HEADER_BYTES
         self._is_named = False
-
-    def _file_for(self, job: CommitJob) -> NewFile:
-        ahead = self._ahead.maybe_file(job)
-        if ahead is not None:
-            return ahead
-        capacity = int(job.capacity)
-        spare = self._spare
-        if spare is not None and spare.size == capacity:
-            return spare
-        if self._new is None:
-            self._new = NewFile(NEW, self._create_new(capacity), capacity)
-        # A job that did not fit is repeated, and no other comes before it.
-        assert self._new.size == capacity
-        return self._new
-
-    def _create_new(self, capacity: int) -> int:
-        """Preallocate; where there is no space for a whole segment there may be for the acks that make some."""
-        try:
-            return self._fs.create(NEW, capacity)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-        return self._fs.create(NEW, 0)
 
     def _seal(self) -> None:
         """End the segment that is being written, if there is one."""
@@ -564,12 +493,10 @@ class Store(FailStop):
     def _give_back(self) -> None:
         handles = [*self._reads.take_handles(), *self._sealed.take_handles(), self._handle]
         self._handle = -1
-        for file in (self._spare, self._new, self._ahead.maybe_take_file()):
-            if file is not None:
-                handles.append(file.handle)
-                with suppress(OSError):
-                    self._fs.unlink(file.path)
-        self._spare = self._new = None
+        for file in self._new_segments.take_files():
+            handles.append(file.handle)
+            with suppress(OSError):
+                self._fs.unlink(file.path)
         for handle in handles:
             if handle >= 0:
                 with suppress(OSError):
@@ -626,25 +553,16 @@ class Store(FailStop):
         self._check()
         try:
             try:
-                self._replace_checkpoint(content)
+                replace_file(self._fs, CHECKPOINT_TMP, CHECKPOINT, content, self._sync)
             except OSError as error:
-                if not self._makes_room(error) and not (error.errno in NO_SPACE and self._give_up_unused(len(content))):
+                is_freed = self._new_segments.makes_room(error)
+                if not is_freed and not (error.errno in NO_SPACE and self._give_up_unused(len(content))):
                     raise
-                self._replace_checkpoint(content)
+                replace_file(self._fs, CHECKPOINT_TMP, CHECKPOINT, content, self._sync)
         except OSError as error:
-            self._give_back_space(CHECKPOINT_TMP, error)
+            give_back_space(self._fs, CHECKPOINT_TMP, error)
             self._raise(f"write {CHECKPOINT}", error)
         self._sync_directory(".")
-
-    def _replace_checkpoint(self, content: bytes) -> None:
-        unlink_if_there(self._fs, CHECKPOINT_TMP)
-        handle = self._fs.create(CHECKPOINT_TMP, 0)
-        try:
-            write_all(self._fs, handle, [content], 0)
-            self._sync(handle, CHECKPOINT_TMP)
-        finally:
-            self._fs.close(handle)
-        self._fs.rename(CHECKPOINT_TMP, CHECKPOINT)
 
     def release(self, numbers: list[int]) -> None:
         """Read these segments no more: they are about to be removed.
@@ -686,51 +604,10 @@ class Store(FailStop):
             StoreFailedError: the disk does not allow it.
         """
         self._check()
-        if self._spare is not None:
-            return
         try:
-            unlink_if_there(self._fs, SPARE)
-            self._spare = NewFile(SPARE, self._fs.create(SPARE, size), size)
+            self._new_segments.prepare_spare(size)
         except OSError as error:
             self._raise(f"make {SPARE}", error)
-
-    def _makes_room(self, error: OSError) -> bool:
-        """Free the space that can be spared, when `error` is a shortage; tell whether some was freed."""
-        if error.errno not in SHORTAGES:
-            return False
-        return self._give_up_spare() or (error.errno in NO_SPACE and self._cut_recovered())
-
-    def _cut_recovered(self) -> bool:
-        with self._lock:
-            if self._recovered_end is None:
-                return False
-            number, length = self._recovered_end
-            try:
-                handle = self._fs.open(segment_path(number), writable=True)
-            except FileNotFoundError:
-                self._recovered_end = None
-                return False
-            try:
-                is_longer = self._fs.size(handle) > length
-                if is_longer:
-                    self._fs.truncate(handle, length)
-            finally:
-                self._fs.close(handle)
-            self._recovered_end = None
-        return is_longer
-
-    def _give_up_spare(self) -> bool:
-        with self._lock:
-            spare = self._spare
-            if spare is None:
-                return False
-            try:
-                self._fs.close(spare.handle)
-                self._fs.unlink(spare.path)
-            finally:
-                # Last: a reader that sees None makes another one under this name.
-                self._spare = None
-        return True
 
     def _give_up_unused(self, length: int) -> bool:
         """Cut so many bytes, and a little more, off the unused end of the segment that is being written.
@@ -757,50 +634,7 @@ class Store(FailStop):
             StoreFailedError: the disk does not allow it.
         """
         self._check()
-        if self._has_copy(number):
-            return
-        content = self._maybe_copied(number)
-        if content is not None:
-            self._copy_aside(number, content)
-
-    def _has_copy(self, number: int) -> bool:
-        try:
-            return any(name.startswith(_copies_of(number)) for name in self._fs.names(QUARANTINE))
-        except OSError as error:
-            self._raise(f"list {QUARANTINE}", error)
-
-    def _is_linked(self, number: int) -> bool:
-        """Give the segment a name in the quarantine unless there is a copy; tell whether there is one now."""
-        path = segment_path(number)
-        try:
-            if self._has_copy(number):
-                return True
-            handle = self._fs.open(path, writable=True)
-            try:
-                self._sync(handle, path)
-            finally:
-                self._fs.close(handle)
-            self._fs.link(path, f"{QUARANTINE}/{_copies_of(number)}{self._clock_ms()}")
-        except OSError:
-            return False  # without links, or where the file cannot be opened for one, a copy can be made
-        self._sync_directory(QUARANTINE)
-        return True
-
-    def _copy_aside(self, number: int, content: bytes) -> None:
-        """Put a copy of a segment into the quarantine."""
-        try:
-            unlink_if_there(self._fs, QUARANTINE_TMP)
-            copy = self._fs.create(QUARANTINE_TMP, 0)
-            try:
-                write_all(self._fs, copy, [content], 0)
-                self._sync(copy, QUARANTINE_TMP)
-            finally:
-                self._fs.close(copy)
-            self._fs.rename(QUARANTINE_TMP, f"{QUARANTINE}/{_copies_of(number)}{self._clock_ms()}")
-        except OSError as error:
-            self._give_back_space(QUARANTINE_TMP, error)
-            self._raise(f"copy {segment_path(number)} to the quarantine", error)
-        self._sync_directory(QUARANTINE)
+        self._quarantine.copy(number)
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
@@ -900,13 +734,23 @@ class Store(FailStop):
         """Return the space that is left on the disk. Any thread. Raises OSError."""
         return self._fs.free_bytes()
 
-    # --- under all of them ------------------------------------------------------------------------------------------
 
-    def _give_back_space(self, path: str, error: OSError) -> None:
-        """Remove a half-made file that did not fit. A failure of that does not matter."""
-        if error.errno in SHORTAGES:
-            with suppress(OSError):
-                self._fs.unlink(path)
+def _read_header(fs: FileSystem, number: int) -> SegmentHeader | str:
+    """Return the header of a segment, or its fault. Raises StoreUnreadableError."""
+    path = segment_path(number)
+    try:
+        handle = fs.open(path, writable=False)
+        try:
+            size = fs.size(handle)
+            data = read_exactly(fs, handle, SEGMENT_HEADER_BYTES, 0)
+        finally:
+            fs.close(handle)
+    except OSError as error:
+        raise unreadable(path, error, number) from None
+    header = parsed_header(data, size, path)
+    if isinstance(header, SegmentHeader) and header.number != number:
+        return f"says that it is segment {header.number}"
+    return header
 
 
 def parsed_header(data: bytes, size: int, path: str) -> SegmentHeader | str:
@@ -926,8 +770,3 @@ def parsed_header(data: bytes, size: int, path: str) -> SegmentHeader | str:
             "written this store"
         )
     return SegmentHeader(number, base_lsn, capacity, epoch, algorithm, store_id, size)
-
-
-def _copies_of(number: int) -> str:
-    """Return the common beginning of the names of copies in the quarantine."""
-    return f"{segment_path(number).removeprefix(f'{LOG}/')}-"

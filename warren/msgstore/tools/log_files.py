@@ -25,8 +25,8 @@ from typing import Any, Final
 from warren.amqp.methods import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_OVERHEAD_BYTES
 from warren.amqp.properties import MIN_HEADER_BYTES
 from warren.msgstore.files.file_system import FileSystem, read_exactly
+from warren.msgstore.files.quarantine import QUARANTINE
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
-from warren.msgstore.files.store import QUARANTINE
 from warren.msgstore.log.checksum import checksum
 from warren.msgstore.tools.format import (
     ACK,

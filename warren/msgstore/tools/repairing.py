@@ -30,8 +30,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from warren.msgstore.files.file_system import write_all
+from warren.msgstore.files.quarantine import QUARANTINE
 from warren.msgstore.files.segment_names import segment_path
-from warren.msgstore.files.store import QUARANTINE, Store, wall_time_ms
+from warren.msgstore.files.store import Store, wall_time_ms
 from warren.msgstore.log.checkpoint import seal, snapshot
 from warren.msgstore.log.checksum import CRC32, CRC32C
 from warren.msgstore.log.message_log import MessageLog

@@ -17,8 +17,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from warren.msgstore.files.file_system import write_all
+from warren.msgstore.files.quarantine import QUARANTINE, QUARANTINE_TMP
 from warren.msgstore.files.sealed_files import STREAMS, UNUSABLE, sealed_path, segment_header
-from warren.msgstore.files.store import QUARANTINE, QUARANTINE_TMP, wall_time_ms
+from warren.msgstore.files.store import wall_time_ms
 from warren.msgstore.log.columns import CHUNK_HEAD_BYTES
 from warren.msgstore.log.sealed_table import SEGMENT_HEADER_BYTES
 from warren.msgstore.tools.lines import Line
