@@ -10,6 +10,8 @@
    position again, over the same link, and gets the rest from the files, too.
 3. Until it is fed a task reads its entries; from then on they are read in turns of the reactor.
 4. Nothing of the log is compared with it, or sent to it, before the beginning of the leader's life is synced there.
+5. A link that has ended counts no acknowledgement, and has caught up nobody. Its follower may be connected over another
+   link by then, which has the same replica, and may have less than it had; or it was given up, and has to wait.
 """
 
 from __future__ import annotations
@@ -358,6 +360,10 @@ class LinkToFollower:
 
         while not self._ended.is_set() and await in_thread(REPLICATION, some):
             pass
+        if self._ended.is_set():
+            await (
+                trio.sleep_forever()
+            )  # until that ends this task: a thread is waited for, also by one that is cancelled
 
     def _put(self, attachment: Attachment, entry: Entry) -> None:
         """Send an entry that comes before those of the files."""
@@ -417,6 +423,8 @@ class LinkToFollower:
             return
         if not isinstance(entry, Ack):
             raise EntryError(f"{type(entry).__name__} while it is fed")
+        if self._ended.is_set():
+            return
         leader = self._leader
         if entry.epoch not in (0, leader.epoch()):
             if leader.elected is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 import trio
@@ -35,7 +36,7 @@ from warren.replication.entries import (
     encoded,
 )
 from warren.replication.handshake import Node
-from warren.replication.link_to_follower import HEARD_EVERY_S, LinkToFollower
+from warren.replication.link_to_follower import AT_ONCE_BYTES, HEARD_EVERY_S, LinkToFollower
 from warren.replication.replica_store import NO_STORE
 from warren.replication.shipping import Attachment, Shipping
 from warren.replication.wire import Wire
@@ -282,6 +283,88 @@ def test_a_follower_for_which_too_much_was_written_gets_that_over_the_same_link(
                 assert follower.replica.is_live
                 nursery.cancel_scope.cancel()
         assert leader.detached == [leader.first, leader.second]
+
+    trio.run(main)
+
+
+class Ending(Attachment):
+    """What a follower is missing, and while some of that is read its link is ended."""
+
+    def __init__(self, end: Callable[[], None], *, is_all: bool) -> None:
+        super().__init__(SimulatedFileSystem(), 1)
+        self.position = Position(bytes(16), 1, 64, 0, 0, ())
+        self.end_lsn = 64
+        self.end, self.is_all = end, is_all
+
+    def catch_up(self) -> Iterator[list[bytes | memoryview]]:
+        trio.from_thread.run_sync(self.end)
+        yield [b"some"]
+        if not self.is_all:
+            yield [bytes(AT_ONCE_BYTES)]
+            raise AssertionError("nothing more is read")
+
+
+class Attaching(Leader):
+    """A leader that has something for its follower."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun = True
+        self.host = self
+        self.attachment: Attachment | None = None
+
+    def attach(self, position: Position, files: object, *, needs_image: bool, reads_lives: bool) -> object:
+        return self.attachment
+
+    def detach(self, attachment: Attachment) -> None:
+        pass
+
+    def watch(self, fd: int, on_readable: object) -> None:
+        pass
+
+    def unwatch(self, fd: int) -> None:
+        pass
+
+    async def copy_metadata(self) -> tuple[int, list[object]]:
+        return 5, []
+
+    def settle(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_all", [True, False])
+def test_a_link_that_ends_while_files_are_read_has_not_caught_its_follower_up(is_all: bool) -> None:
+    """(5): one that was given up waits, and another link may have its replica by then."""
+
+    async def main() -> None:
+        leader = Attaching()
+        follower, sock = link(leader)  # type: ignore[arg-type]
+        leader.attachment = Ending(lambda: follower.end("it has connected again"), is_all=is_all)
+        said: list[Position | SealedList] = [Position(NO_STORE, 0, 0, 0, 0, ((EPOCH, 64),)), SealedList((), False)]
+        follower.feed(PREAMBLE + b"".join(piece for entry in said for piece in encoded(entry)))
+        with sock, trio.fail_after(30):
+            await follower.serve()
+        assert not follower.replica.is_live and not leader.attachment.is_live
+        assert leader.catch_ups.maybe(TWO) is leader.remembered, "it is still behind"
+
+    trio.run(main)
+
+
+def test_an_acknowledgement_that_comes_over_an_ended_link_counts_for_nothing() -> None:
+    """(5): its follower has connected again, and may have less by now."""
+
+    async def main() -> None:
+        leader = Leader()
+        follower, sock = link(leader)
+        with sock:
+            follower._attachment = Attachment(SimulatedFileSystem())
+            follower.end("it has connected again")
+            follower._take(Ack(500, 400, 0, 3, EPOCH))
+            assert (follower.replica.received_lsn, follower.replica.synced_lsn) == (0, 0)
+            assert leader.told == []
+            follower._take(Stop("its disk is full"))
+            assert follower.stopped == "its disk is full", "why it has gone is of use"
+            follower.wire.close()
 
     trio.run(main)
 
