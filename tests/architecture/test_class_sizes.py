@@ -30,7 +30,6 @@ REASONS = {
     },
     "queues/rules.py": {"QueueRules": "a record: a field for each rule"},
     "replication/elected_node.py": {"ElectedNode": "what the driver of a member asks of a node"},
-    "replication/follower.py": {"Follower": "one connection's state machine, with its image and its catching up"},
     "replication/replica_store.py": {"ReplicaStore": "a follower's files: what each entry does to them"},
     "server/application.py": {"Application": "it puts the parts of the process together, and ends them"},
     "server/management.py": {"Management": "a record: what plugins get"},

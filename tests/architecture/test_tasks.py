@@ -51,7 +51,7 @@ ARGUED = {
         "self._lose_patience",
     ): "gives up a follower that catches up too slowly",
     ("replication/link_to_follower.py", "serve", "self._wanted.run"): "answers what the follower asks for",
-    ("replication/follower.py", "run", "self._wanted.run"): "answers what the leader asks for",
+    ("replication/link_to_leader.py", "run", "self._wanted.run"): "answers what the leader asks for",
     ("replication/elected_node.py", "drive", "self._driver.run"): "ends the process",
     ("replication/elected_node.py", "drive", "self.node.watch_disk"): "ends the process",
     ("replication/elected_node.py", "drive", "self.node.keep_giving_way"): "ends the process",
@@ -62,9 +62,9 @@ ARGUED = {
     # A port whose `run` is kept; a connection takes every failure of its own.
     ("replication/pre_vote.py", "run", "self._accept"): "accepts: its failure is that of the kept task",
     ("replication/pre_vote.py", "_accept", "self._serve"): "one connection: catches what it raises, and closes it",
-    ("replication/follower.py", "run", "self._wire.send"): "sends what the kernel did not take at once",
+    ("replication/link_to_leader.py", "run", "self._wire.send"): "sends what the kernel did not take at once",
     (
-        "replication/follower.py",
+        "replication/link_to_leader.py",
         "__init__",
         "Thread",
     ): "the thread of a connection to a leader: its error ends it",

@@ -23,6 +23,7 @@ import json
 import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from warren.replication.handshake import INCARNATION_BYTES, Node
@@ -100,6 +101,28 @@ def write(directory: Path, state: ClusterState) -> None:
     """Replace the file. Raises OSError."""
     content = json.dumps(_document(state), indent=1).encode() + b"\n"
     replace_file(directory / NAME, lambda _: content)
+
+
+class KeptState:
+    """The state in `directory`, as it is on disk. Any thread."""
+
+    def __init__(self, directory: Path, state: ClusterState) -> None:
+        self._directory = directory
+        self._state = state
+        self._lock = Lock()
+
+    @property
+    def state(self) -> ClusterState:
+        """The state."""
+        return self._state
+
+    def keep(self, **changes: Any) -> None:
+        """Change some fields, durably. Blocks. Raises OSError."""
+        with self._lock:
+            state = replace(self._state, **changes)
+            if state != self._state:
+                write(self._directory, state)
+                self._state = state
 
 
 def recorded(state: ClusterState, members: frozenset[Node]) -> ClusterState:

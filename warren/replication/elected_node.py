@@ -432,7 +432,7 @@ class ElectedNode:
         while self.leader is None:
             if self.follower is not None:
                 self._tell(DiskWaits(self.follower.disk_began_s))
-                self._registry.disk_is_low = self.follower.is_disk_low()
+                self._registry.disk_is_low = self.follower.space.is_low()
             await trio.sleep(WATCH_S)
         self._tell(DiskWaits(None))  # its jobs as a follower are done
         while True:

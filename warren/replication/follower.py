@@ -1,16 +1,12 @@
 """The follower: keeps the directory that its leader ships to it, answers, and is promoted on request.
 
-    loop     connects and connects again; answers beacons, also while the disk is busy; HTTP
-    thread   reads entries, carries them out, one after the other, and acknowledges (`_Worker`); while it is at the disk
-             the loop reads (``intake``)
+    connect (``introduction.py``) -> follow over one link (``link_to_leader.py``) until it ends -> a pause -> again
 
 1. A directory is continued from its own state. Frames that the leader never had are cut off when it says so. Nothing
    else is removed. Committed frames are never cut off: the follower objects (OBJECTION), and the link ends. A follower
    acknowledges a message as synced before the leader confirms it.
-2. A standby is promoted without `accept_loss` if it was in sync in this life, its link ended while it was, and that
-   was less than `SURE_S` ago. Otherwise its leader may have confirmed more since: promoting it means to accept that.
-   The time when it was last in sync survives restarts (``last_contact.py``). While the leader answers, promotion is
-   refused.
+2. A standby is promoted while its leader does not answer, and without `accept_loss` only if nothing speaks for a loss
+   (``promotion.py``).
 3. From the beginning of a promotion on, the follower acknowledges nothing. The promotion ends its life: the same
    process recovers the directory and is a leader (``node.py``).
 4. Where nodes are elected (`Election`) promotion by hand is refused. This node follows the node that the record names.
@@ -24,82 +20,48 @@
 from __future__ import annotations
 
 import errno
-import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Lock, Thread
 from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
-from warren.cluster.driver import passed_s
 from warren.cluster.events import Position, Standing
 from warren.msgstore.files.store_errors import StoreError, StoreFullError, StoreUnreadableError
-from warren.replication import cluster_state, last_contact
-from warren.replication.cluster_state import ClusterState
+from warren.replication import last_contact
+from warren.replication.cluster_state import ClusterState, KeptState
 from warren.replication.cut_copies import Quarantine
-from warren.replication.entries import (
-    PREAMBLE,
-    Ack,
-    Beacon,
-    HaveBytes,
-    Objection,
-    OfBoth,
-    Stop,
-    Truncate,
-    encoded,
-    sealed_lists,
-)
-from warren.replication.format_level import ANSWERS_FROM, LEVEL, LEVEL_TOLD, OBJECTION_FROM, told_level
-from warren.replication.handshake import FollowerSide, Node, Refused
+from warren.replication.entries import Beacon
+from warren.replication.format_level import ANSWERS_FROM, LEVEL, OBJECTION_FROM
+from warren.replication.free_space import FreeSpace
+from warren.replication.handshake import Node, Refused
 from warren.replication.identity import Identity
-from warren.replication.intake import Intake
+from warren.replication.introduction import CONNECT_S, Introduction, StoreOfLeader
 from warren.replication.last_contact import Contact
 from warren.replication.leader_clock import LeaderClock
+from warren.replication.link_to_leader import LinkToLeader
 from warren.replication.metadata_copy import MetadataCopy
-from warren.replication.passage import connect, meet_leader, pass_on, some
+from warren.replication.passage import pass_on
 from warren.replication.pre_vote import Told, ask
-from warren.replication.questions import Answering, Questions
+from warren.replication.promotion import Promotion
+from warren.replication.questions import Questions
 from warren.replication.replica_copy import ReplicaCopy
 from warren.replication.replica_scrub import ReplicaScrub
-from warren.replication.replica_store import (
-    EPOCH_STRIDE,
-    NO_STORE,
-    EntryRefusedError,
-    HistoryLostError,
-    ReplicaStore,
-)
-from warren.replication.wire import Wire
+from warren.replication.replica_store import NO_STORE, EntryRefusedError, ReplicaStore
 from warren.server import links_mark
 from warren.server.client_of_node import ClientOfNode
 from warren.server.logs import get_logger
 from warren.server.management import Health, NoLeader, NotPromoted, Passage, ReadableCopy
 from warren.server.replication import ClusterRefusal
 from warren.server.setting_kinds import Endpoint
-from warren.server.settings import DISK_FREE_RESUME_SHARE
 from warren.server.threads import REPLICATION, in_thread
 
-# Less than the grace time of a member: one that waits for a machine that is gone has to hear of the next leader.
-CONNECT_S: Final = 2.0
 # The pause before the next attempt: doubled each time, and short again after a link over which something has come.
 PAUSE_S: Final = (0.2, 5.0)
-SILENT_S: Final = 3.0  # a leader sends beacons much more often
-RECEIVED_S: Final = 0.25  # how often received data is reported
-LOOK_S: Final = 0.05  # how often the loop looks whether the thread is at the disk, and does not read
-PROBE_S: Final = 1.0
-SURE_S: Final = 60.0  # of silence, in which loss need not be accepted
-MAY_LACK: Final = "Confirmed messages may be missing here"
 CONTACT_EVERY_S: Final = 10.0  # how often it is written that this standby is in sync
 CONTACT_LOOK_S: Final = 1.0  # how soon the first time
-# A leader that starts again takes the next epoch, and a follower that is promoted another one than that, and than
-# another follower that is promoted, too. Epochs have 32 bits.
-EPOCHS_APART: Final = 1 << 20
-
 log = get_logger("replication")
 
 T = TypeVar("T")
@@ -152,40 +114,34 @@ class Follower:
         self.me = state.me(name)
         self.metadata = metadata
         self.urls: list[str] = []  # of its management API, as others reach it
-        self.disk_free_min_bytes = 0
         self.over = trio.Event()  # its life as a follower
-        self.is_promoted = False
         self.failure = ""  # the failure of the disk: its content is unknown since
         self.reason = "not connected yet"  # why it is not connected
         self.leader: Node | None = state.leader
         self.leader_committed_lsn = 0
         self.leader_clock = LeaderClock()
+        self.promotion = Promotion(last_contact.maybe_read(directory))
+        self.space = FreeSpace(replica.file_system)
         self._endpoint = endpoint
         self._identity = identity
+        self._introduction = Introduction(identity, self.me)
         self._directory = directory
-        self._state = state
-        self._keeping = Lock()
+        self._kept = KeptState(directory, state)
         self._replica = replica
         self._copy = ReplicaCopy(replica, metadata)
         self._quarantine = Quarantine(replica.file_system)
         self.scrub = ReplicaScrub(replica, self._copy.sealed, self.askable)
-        self._link: _Link | None = None
+        self._link: LinkToLeader | None = None
         self._election: Election | None = None
-        self._elected_epoch = 0
-        self._promoted_epoch = 0
-        self._promoting = False
-        self._contact = last_contact.maybe_read(directory)  # None: it is not known when this node was in sync
-        self._is_contact_of_this_life = False
-        self._heard_s = self._lost_s = time.monotonic()  # the last contact, and the end of the last link
+        self._lost_s = time.monotonic()  # the end of the last link
         self._link_heard_s = self._lost_s  # the leader, over the last link
-        self._is_disk_low = False
         self._told = ""
 
     # --- status and commands ----------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """Return the answer for ``/api/cluster/status``."""
-        replica = self._replica
+        replica, contact = self._replica, self.promotion.contact
         link = self._link
         return {
             "role": "follower",
@@ -200,9 +156,9 @@ class Follower:
             "committed_lsn": self._known_committed_lsn(),
             "lag_bytes": max(0, self._known_committed_lsn() - replica.synced_lsn),
             "disconnected_s": None if link is not None else self._disconnected_s(),
-            "last_in_sync_ms": None if self._contact is None else self._contact.time_ms,
-            "in_sync_since_start": self._is_contact_of_this_life,
-            "min_in_sync": self._state.min_in_sync,
+            "last_in_sync_ms": None if contact is None else contact.time_ms,
+            "in_sync_since_start": self.promotion.is_of_this_life,
+            "min_in_sync": self._kept.state.min_in_sync,
             "clock_skew_ms": self.leader_clock.skew_ms() if link is not None else None,
             "format_level": LEVEL,
             "served_bytes": self._copy.served_bytes,
@@ -228,23 +184,24 @@ class Follower:
         """
         if self._election is not None:
             raise NotPromoted("the nodes of this cluster elect their leader by themselves")
-        if self._promoting:
+        if self.promotion.is_done:
             raise NotPromoted("it is being promoted already")
-        if self._link is not None or await self._leader_answers():
+        assert self._endpoint is not None
+        if self._link is not None or await self._introduction.is_answered(self._endpoint):
             raise NotPromoted(
                 f"the leader at {self._endpoint} answers: stop it first, or there are two that confirm messages"
             )
-        doubt = self._doubt()
+        has_all = not self._replica.is_catching_up and self._replica.synced_lsn > 0
+        doubt = self.promotion.doubt(has_all=has_all, now_s=time.monotonic(), wall_s=time.time())
         if doubt and not accept_loss:
             raise NotPromoted(
                 f"{doubt} Promote another follower, or bring the leader back; with --accept-loss what is here is all "
                 "there is"
             )
-        self._promoting = True
         log.warning(
             "promoted: this node is a leader from now on", accept_loss=accept_loss, lsn=self._replica.synced_lsn
         )
-        self.is_promoted = True
+        self.promotion.is_done = True
         self.over.set()
         return {"lsn": self._replica.synced_lsn, "epoch": self.next_epoch(), "note": doubt or self._note()}
 
@@ -294,94 +251,37 @@ class Follower:
         return [link.questions] if link is not None and link.may_be_asked and self.readable() is not None else []
 
     def next_epoch(self) -> int:
-        """Return the epoch of this node as a leader: the one it was elected for, or one that its leader has not taken
-        by starting again meanwhile.
-        """
-        if self._elected_epoch:
-            return self._elected_epoch
-        if not self._promoted_epoch:
-            known = max(self._replica.epoch, self._state.epoch)
-            self._promoted_epoch = known + EPOCH_STRIDE + secrets.randbelow(EPOCHS_APART)
-        return self._promoted_epoch
-
-    def _doubt(self) -> str:
-        """Return why confirmed messages may be missing here; empty when nothing speaks for that."""
-        if self._replica.is_catching_up or self._replica.synced_lsn == 0:
-            return f"{MAY_LACK}: this follower was not in sync with its leader; {self._last()}."
-        if not self._is_contact_of_this_life:
-            return (
-                f"{MAY_LACK}: this follower has not been in sync with its leader since it was started; {self._last()}. "
-                "What the leader confirmed after that is not here."
-            )
-        silent_s = self._silent_s()
-        if silent_s is None or silent_s >= SURE_S:
-            return (
-                f"{MAY_LACK}: {self._last()}. What the leader confirmed after that, alone or with another follower, "
-                "is not here."
-            )
-        return ""
+        """Return the epoch of this node as a leader."""
+        return self.promotion.epoch(max(self._replica.epoch, self._kept.state.epoch))
 
     def _note(self) -> str:
-        if self._state.min_in_sync > 1:
+        if self._kept.state.min_in_sync > 1:
             return ""
         return (
             f"The link to the leader was lost {self._silent_s() or 0:.0f} s ago. Its min_in_sync is 1: what it has "
             "confirmed alone after that is not here."
         )
 
-    def _last(self) -> str:
-        """Return when this node was in sync, and with which leader."""
-        contact = self._contact
-        if contact is None:
-            return "it is not known when it was"
-        behind = contact.committed_lsn - contact.synced_lsn
-        lacked = f", and lacked {behind} bytes of what was committed then" if behind > 0 else ""
-        before = "" if self._is_contact_of_this_life else ", before this start"
-        return (
-            f"it was in sync with {contact.leader} up to LSN {contact.synced_lsn} at {contact.time_text()}, "
-            f"{self._silent_s():.0f} s ago{before}{lacked}"
-        )
-
     def _is_in_sync(self) -> bool:
         """Tell whether this node has all its leader has, or a standby had it when its link ended, in this life."""
         if self._replica.is_catching_up or self._replica.synced_lsn == 0:
             return False
-        return self._election is not None or self._is_contact_of_this_life
+        return self._election is not None or self.promotion.is_of_this_life
 
     def _known_committed_lsn(self) -> int:
         """Return up to where the log is known here to be committed."""
-        contact = self._contact
+        contact = self.promotion.contact
         told = max(self.leader_committed_lsn, self._replica.committed_lsn)
         return told if contact is None else max(told, contact.committed_lsn)
 
     def _silent_s(self) -> float | None:
         """Return how long ago this node was in sync; None when that is not known."""
-        if self._contact is None:
-            return None
-        if self._is_contact_of_this_life:
-            return round(time.monotonic() - self._heard_s, 3)
-        return round(max(0.0, time.time() - self._contact.time_ms / 1000), 3)
+        return self.promotion.silent_s(time.monotonic(), time.time())
 
     def _disconnected_s(self) -> float | None:
         """Return for how long the leader has been missing; None when that is not known."""
-        has_met = self._election is not None or self._is_contact_of_this_life
+        has_met = self._election is not None or self.promotion.is_of_this_life
         return round(time.monotonic() - self._lost_s, 3) if has_met else self._silent_s()
-
-    async def _leader_answers(self) -> bool:
-        """Tell whether there is a leader that proves itself."""
-        try:
-            with trio.fail_after(PROBE_S):
-                wire = await self._connected()
-        except (OSError, trio.TooSlowError):
-            return False
-        try:
-            with trio.fail_after(PROBE_S):
-                await meet_leader(wire, self._identity, self.me)
-        except (Refused, trio.TooSlowError):
-            return False
-        finally:
-            wire.close()
-        return True
 
     def obey(self, election: Election) -> None:
         """Follow the leader that `election` names, from the beginning on."""
@@ -397,8 +297,7 @@ class Follower:
 
     def elected(self, epoch: int) -> None:
         """End following, and have this process continue as the leader of `epoch`."""
-        self._elected_epoch = epoch
-        self.is_promoted = True
+        self.promotion.elect(epoch)
         self.over.set()
 
     def stop_acknowledging(self) -> None:
@@ -488,20 +387,19 @@ class Follower:
             raise _AnotherLeadsError
         return done[0]
 
-    def _note_contact(self, heard_s: float) -> None:
+    def note_contact(self, heard_s: float) -> None:
         """Note that the leader was heard then (monotonic), if this is a standby that was in sync."""
         replica = self._replica
         if self._election is None and self.leader is not None and not replica.is_catching_up:
             time_ms = int((time.time() - (time.monotonic() - heard_s)) * 1000)
-            self._contact = Contact(time_ms, self.leader.name, self._known_committed_lsn(), replica.synced_lsn)
-            self._is_contact_of_this_life = True
-            self._heard_s = heard_s
+            contact = Contact(time_ms, self.leader.name, self._known_committed_lsn(), replica.synced_lsn)
+            self.promotion.note(contact, heard_s)
 
     async def keep_contact(self) -> None:
         """Write now and then that this standby is in sync. For ever."""
-        written = self._contact
+        written = self.promotion.contact
         while True:
-            contact = self._contact
+            contact = self.promotion.contact
             if contact is None or contact is written:
                 await trio.sleep(CONTACT_LOOK_S)
                 continue
@@ -511,10 +409,10 @@ class Follower:
 
     def write_contact(self) -> None:
         """Write when this standby was in sync, or forget it if this node leads from now on. Blocks. Raises OSError."""
-        if self.is_promoted:
+        if self.promotion.is_done:
             last_contact.forget(self._directory)
-        elif self._contact is not None:
-            last_contact.write(self._directory, self._contact)
+        elif self.promotion.contact is not None:
+            last_contact.write(self._directory, self.promotion.contact)
 
     def _gone(self, reason: str) -> None:
         """Log why the link is missing, once for each reason."""
@@ -527,17 +425,17 @@ class Follower:
         """Follow over one link until it ends; tell whether to try again soon: not if the leader has sent it nothing."""
         if self._election is not None:
             self._endpoint = await self._election.leader_address() or self._endpoint
-            if self._endpoint is None:
-                self._gone("nobody leads")
-                return True
-        wire = await self._while_it_leads(self._connected)
+        if self._endpoint is None:
+            self._gone("nobody leads")
+            return True
+        wire = await self._while_it_leads(partial(self._introduction.connect, self._endpoint))
         try:
-            side, store = await self._while_it_leads(partial(self._met, wire))
+            side, store = await self._while_it_leads(partial(self._introduction.meet, wire, self._about))
             leader = side.leader
             assert leader is not None
             await self._remember(leader, store)
             epoch = store.epoch
-            link = _Link(wire, self._replica, epoch, store.store_id, self)
+            link = LinkToLeader(wire, self._replica, epoch, store.store_id, self)
             if self._election is None:
                 link.begin()
             link.may_be_asked = store.level >= ANSWERS_FROM
@@ -551,7 +449,7 @@ class Follower:
                 self._link_heard_s = link.heard_s
                 self._link = None
                 self._lost_s = time.monotonic()
-                self._note_contact(link.came_s)
+                self.note_contact(link.came_s)
                 if self._election is not None:
                     self._election.lost(leader, self.own_position())
             self._gone(link.reason)
@@ -581,310 +479,45 @@ class Follower:
         """Since when the disk has worked on one thing, by the member's clock; None when it does not."""
         return None if self._link is None else self._link.disk_began_s
 
-    def is_disk_low(self) -> bool:
-        """Tell whether there is so little space that publishers would be blocked if this node led."""
-        least = self.disk_free_min_bytes * (DISK_FREE_RESUME_SHARE if self._is_disk_low else 1)
-        with suppress(OSError):
-            self._is_disk_low = self._replica.file_system.free_bytes() < least
-        return self._is_disk_low
-
     def received(self) -> None:
         """Something has come from the leader."""
         if self._election is not None and self.leader is not None:
             self._election.received(self.leader)
 
-    def heard(self, link: _Link, entry: Beacon) -> None:
+    def heard(self, link: LinkToLeader, entry: Beacon) -> None:
         """The leader has sent a beacon."""
         self.leader_committed_lsn = entry.committed_lsn
         self.leader_clock.told(entry.epoch, entry.time_ms)
         if self._election is None:
             link.answer(entry.number)
-            self._note_contact(time.monotonic())
+            self.note_contact(time.monotonic())
         elif self.leader is not None:
             self._election.heard(self.leader, entry.epoch, entry.number, self.own_position())
 
-    async def _connected(self) -> Wire:
-        assert self._endpoint is not None
-        with trio.fail_after(CONNECT_S):
-            return await connect(self._endpoint, self._identity)
-
-    async def _met(self, wire: Wire) -> tuple[FollowerSide, _StoreOfLeader]:
-        with trio.fail_after(CONNECT_S):
-            side = await meet_leader(wire, self._identity, self.me)
-            return side, await self._introduce(wire, side)
-
-    async def _introduce(self, wire: Wire, side: FollowerSide) -> _StoreOfLeader:
-        """Prove this node's identity; return the leader's answer about its store.
-
-        Raises:
-            Refused: the leader does not take this follower.
-        """
+    def _about(self) -> dict[str, Any]:
+        """Return this node's report for a leader."""
         applied = self.metadata.applied(self._replica.store_id)
-        about = {"store": self.store(), "applied": applied, "http": self.urls, "life": self._state.life}
+        about = {"store": self.store(), "applied": applied, "http": self.urls, "life": self._kept.state.life}
         if self._election is not None:
             about["trouble"] = self._election.trouble_of_directory()
-        wire.put([side.prove(about | LEVEL_TOLD)])
-        while (store := side.welcomed()) is None:
-            side.feed(await some(wire))
-        return _StoreOfLeader(store)
+        return about
 
-    async def _remember(self, leader: Node, store: _StoreOfLeader) -> None:
+    async def _remember(self, leader: Node, store: StoreOfLeader) -> None:
         self.leader = leader
         # The directory becomes that broker's: its metadata say whether links are held.
         await in_thread(REPLICATION, links_mark.release, self._directory)
-        changes = {"leader": leader, "epoch": store.epoch, "min_in_sync": store.min_in_sync, "in_sync": frozenset()}
-        await in_thread(REPLICATION, self._keep, changes)
+        keep = partial(
+            self._kept.keep, leader=leader, epoch=store.epoch, min_in_sync=store.min_in_sync, in_sync=frozenset()
+        )
+        await in_thread(REPLICATION, keep)
 
     def keep_lives(self, lives: tuple[str, ...]) -> None:
         """Have the directory know these lives only, durably. Raises OSError."""
-        self._keep({"lives": lives})
-
-    def _keep(self, changes: Mapping[str, Any]) -> None:
-        with self._keeping:
-            state = replace(self._state, **changes)
-            if state != self._state:
-                cluster_state.write(self._directory, state)
-                self._state = state
+        self._kept.keep(lives=lives)
 
 
 class _AnotherLeadsError(Exception):
     """The record names another leader than the one that this node was about to follow."""
-
-
-class _StoreOfLeader:
-    """A leader's answer about its store.
-
-    Raises:
-        Refused: it says something else.
-    """
-
-    def __init__(self, store: Mapping[str, Any]) -> None:
-        epoch, min_in_sync, store_id = store.get("epoch"), store.get("min_in_sync"), store.get("store")
-        if not isinstance(epoch, int) or not isinstance(min_in_sync, int) or not isinstance(store_id, str):
-            raise Refused("the leader does not say which store it has")
-        self.epoch = epoch
-        self.min_in_sync = min_in_sync
-        self.store_id = bytes.fromhex(store_id)
-        self.level = told_level(store.get("level"))
-
-
-class _Link:
-    """One connection to the leader, once both have proved themselves."""
-
-    def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int, store_id: bytes, follower: Follower) -> None:
-        self.reason = ""
-        self.heard_s = time.monotonic()  # the leader, unless this node is the one that does not read
-        self.may_be_asked = False
-        self.may_object = False
-        self.epoch = epoch
-        self._store_id = store_id
-        self._has_begun = False
-        self._wire = wire
-        self._replica = replica
-        self._follower = follower
-        self._token = trio.lowlevel.current_trio_token()
-        self._changed = trio.Event()  # nothing more comes
-        self.questions = Questions(wire.put)
-        self._wanted = Answering(replica.file_system, wire.put)
-        self._intake = Intake(wire, self._on_beacon, self._on_end, self._on_question)
-        self._worker = _Worker(wire, replica, epoch, self._intake, self._object)
-
-    @property
-    def came_s(self) -> float:
-        """When something came from the leader last (monotonic)."""
-        return self._intake.came_s
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the entries of the leader are accepted."""
-        return self._worker.has_begun
-
-    def begin(self) -> None:
-        """Compare logs, and accept the entries of the leader then."""
-        if not self._has_begun:
-            self._has_begun = True
-            self._follower.metadata.begin(self._store_id)
-            self._worker.begin(self._store_id)
-
-    def answer(self, beacon: int) -> None:
-        """Answer a beacon: at once, since the worker may be waiting for its disk."""
-        self._worker.beacon = beacon
-        if self._worker.has_begun:
-            self._worker.acknowledge()
-
-    def refuse(self, epoch: int) -> None:
-        """Tell the leader of an epoch that is greater than its own, and hang up."""
-        self._wire.put(encoded(Ack(0, 0, 0, 0, epoch)))
-        self.fail(f"it leads epoch {self.epoch}, and epoch {epoch} has begun")
-
-    def _object(self, lost: HistoryLostError) -> None:
-        """Tell the leader which committed frames it does not have. From the thread."""
-        if self.may_object:
-            self._wire.put(encoded(Objection(lost.epoch, lost.lsn)))
-
-    def fail(self, reason: str) -> None:
-        """Say nothing more over this link, and have it end."""
-        self._wire.fail(reason)
-
-    @property
-    def disk_began_s(self) -> float | None:
-        """Since when the thread has worked on one entry; None when it does not."""
-        return self._worker.began_s
-
-    async def run(self, data: bytes) -> None:
-        """Carry out entries until the link ends.
-
-        Raises:
-            StoreError: the worker could not carry something out.
-        """
-        worker = self._worker
-        self._wire.put([PREAMBLE])  # before the thread says anything
-        self._intake.feed(data)
-        worker.start()
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._wire.send)
-                nursery.start_soon(self._wanted.run)
-                self.reason = await self._watch()
-                nursery.cancel_scope.cancel()
-        finally:
-            self.questions.close()
-            self._intake.end("the link has ended")
-            with trio.CancelScope(shield=True):
-                await in_thread(REPLICATION, worker.finish)
-        if worker.error is not None:
-            raise worker.error
-
-    async def _watch(self) -> str:
-        """Read input while the thread is at the disk, and watch that some comes; return why none does."""
-        intake, told_s = self._intake, time.monotonic()
-        while not intake.is_over:
-            with trio.move_on_after(LOOK_S):
-                if intake.maybe_read():
-                    await self._wire.readable()
-                else:
-                    await self._changed.wait()
-            if intake.came_s - told_s >= RECEIVED_S:
-                told_s = intake.came_s
-                self._follower.received()
-            now_s = time.monotonic()
-            self.heard_s = now_s if intake.is_full() else max(self.heard_s, intake.came_s)
-            if now_s - self.heard_s >= SILENT_S:
-                return "the leader is silent"
-        if intake.is_left:
-            self._worker.leave()
-        elif intake.is_refused:
-            self._wire.put(encoded(Stop(intake.reason)))
-        return intake.reason
-
-    def _on_beacon(self, entry: Beacon) -> None:
-        self._soon(partial(self._follower.heard, self, entry))
-
-    def _on_question(self, entry: OfBoth) -> None:
-        if isinstance(entry, HaveBytes):
-            self.questions.told(entry)  # at once: a thread waits for it
-        else:
-            self._soon(partial(self._wanted.take, entry, self.questions))
-
-    def _on_end(self) -> None:
-        self._soon(self._changed.set)
-
-    def _soon(self, call: Callable[[], object]) -> None:
-        """Have the loop make a call; from the thread, too."""
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(call)
-
-
-class _Worker:
-    """The thread that reads entries and carries them out, and acknowledges when it has synced or has nothing to do.
-
-    It reads its entries by itself: between the arrival of a frame and the write there is one wake-up.
-    """
-
-    def __init__(
-        self,
-        wire: Wire,
-        replica: ReplicaStore,
-        epoch: int,
-        intake: Intake,
-        told_lost: Callable[[HistoryLostError], None],
-    ) -> None:
-        self.error: StoreError | None = None
-        self.beacon = 0
-        self.has_begun = False  # and acknowledges from now on
-        self.began_s: float | None = None  # when it began with the entry that it works on
-        self._wire = wire
-        self._replica = replica
-        self._epoch = epoch
-        self._intake = intake
-        self._object = told_lost
-        self._store_id: SimpleQueue[bytes | None] = SimpleQueue()  # with which it should begin; None: it is over
-        self._has_left = False
-        self._thread = Thread(target=self._run, name="replica", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def begin(self, store_id: bytes) -> None:
-        """Tell the leader where this follower is, and accept its entries from then on."""
-        self._store_id.put(store_id)
-
-    def leave(self) -> None:
-        """Note, after all work read so far, that the leader continues without this follower."""
-        self._has_left = True
-
-    def finish(self) -> None:
-        """Carry out the entries that were read, and end; nothing more is read. Blocks."""
-        self._store_id.put(None)
-        self._thread.join()
-
-    def tell_position(self) -> None:
-        """Tell the leader where this follower is."""
-        self._wire.put(encoded(self._replica.position()))
-        for files in sealed_lists(self._replica.sealed_files()):
-            self._wire.put(encoded(files))
-
-    def acknowledge(self) -> None:
-        """Tell the leader how far this follower is. Any thread."""
-        self._wire.put(encoded(self._replica.ack(self.beacon)))
-
-    def _run(self) -> None:
-        replica, intake = self._replica, self._intake
-        try:
-            store_id = self._store_id.get()
-            if store_id is None:
-                return
-            replica.follow(self._epoch, store_id)
-            self.tell_position()
-            self.has_begun = True
-            self.acknowledge()
-            while (taken := intake.next()) is not None:
-                entry, size = taken
-                synced_lsn, done = replica.synced_lsn, replica.done
-                self.began_s = passed_s()
-                replica.apply(entry, self._epoch)
-                self.began_s = None
-                intake.done(size)
-                if isinstance(entry, Truncate):
-                    self.tell_position()
-                elif (intake.is_empty() or replica.synced_lsn > synced_lsn) and replica.done > done:
-                    self.acknowledge()
-            if self._has_left:
-                replica.follow(self._epoch, replica.store_id)
-        except StoreError as error:
-            if isinstance(error, HistoryLostError):
-                self._object(error)
-            self._end(error)
-        except Exception as error:
-            log.error("internal error, the connection is closed", exception=error)
-            self._end(EntryRefusedError(f"internal error: {error!r}"))
-
-    def _end(self, error: StoreError) -> None:
-        self.error = error
-        self._wire.put(encoded(Stop(str(error))))
-        self._wire.fail(str(error))
-        self._intake.end(str(error))
 
 
 def _is_refusal(error: OSError) -> bool:

@@ -129,7 +129,7 @@ async def _take_part(
     try:
         follower = Follower(None, own, name, settings.data_dir, state, replica, metadata)
         follower.urls = readable_at(settings, socket.getfqdn())
-        follower.disk_free_min_bytes = settings.store.disk_free_min_bytes
+        follower.space.min_bytes = settings.store.disk_free_min_bytes
         election = by_etcd(settings, name, state, follower.own_position(), replica.store_id)
         follower.obey(election.node)
         election.node.follower = follower
@@ -302,13 +302,13 @@ async def _run(
                 scrub = partial(follower.scrub.run, settings.store.scrub_bytes_per_s)
                 nursery.start_soon(tasks.keep, "scrubbing", scrub)
             await follower.over.wait()
-            if follower.is_promoted and not settings.etcd:
+            if follower.promotion.is_done and not settings.etcd:
                 await trio.sleep(ANSWER_S)
             nursery.cancel_scope.cancel()
     if follower.failure:
         log.error("the message store has failed; the broker stops", reason=follower.failure)
         return EXIT_CODE
-    if not follower.is_promoted:
+    if not follower.promotion.is_done:
         return 0
     return Promoted(follower.next_epoch(), in_force.settings, follower.leader_clock.continued())
 

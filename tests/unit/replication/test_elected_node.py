@@ -117,7 +117,7 @@ def test_the_member_knows_since_when_the_disk_of_a_follower_works_and_that_of_a_
     place = Place()
 
     async def main() -> None:
-        place.node.follower = SimpleNamespace(disk_began_s=7.0, is_disk_low=lambda: True)  # type: ignore[assignment]
+        place.node.follower = SimpleNamespace(disk_began_s=7.0, space=SimpleNamespace(is_low=lambda: True))  # type: ignore[assignment]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(place.node.watch_disk)
             await trio.sleep(1.1)

@@ -32,8 +32,9 @@ from warren.replication.entries import (
     SealedList,
     encoded,
 )
-from warren.replication.follower import Follower, _Link
+from warren.replication.follower import Follower
 from warren.replication.identity import Identity
+from warren.replication.link_to_leader import LinkToLeader
 from warren.replication.replica_store import EPOCH_STRIDE, HistoryLostError, ReplicaStore
 from warren.replication.wire import Wire
 from warren.server.setting_kinds import Endpoint
@@ -57,14 +58,14 @@ class Metadata:
         self.received_count += 1
 
 
-def with_link(tmp_path: Path, test: Callable[[_Link, socket.socket], Awaitable[T]]) -> T:
+def with_link(tmp_path: Path, test: Callable[[LinkToLeader, socket.socket], Awaitable[T]]) -> T:
     async def main() -> T:
         ours, theirs = socket.socketpair()
         theirs.settimeout(30)
         (tmp_path / "messages").mkdir()
         replica = ReplicaStore(OsFileSystem(str(tmp_path / "messages")))
         replica.open()
-        link = _Link(Wire(ours), replica, 7, STORE, Metadata())  # type: ignore[arg-type]
+        link = LinkToLeader(Wire(ours), replica, 7, STORE, Metadata())  # type: ignore[arg-type]
         with theirs, trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(link.run, b"")
@@ -92,7 +93,7 @@ class Leader:
 
 
 def test_nothing_is_said_of_the_log_before_the_link_begins_and_a_beacon_is_answered_behind_it(tmp_path: Path) -> None:
-    async def test(link: _Link, sock: socket.socket) -> None:
+    async def test(link: LinkToLeader, sock: socket.socket) -> None:
         link.answer(3)
         assert await trio.to_thread.run_sync(sock.recv, 65536) == PREAMBLE
         leader = Leader(sock)
@@ -114,7 +115,7 @@ def test_a_link_begins_with_its_preamble_however_soon_the_thread_says_where_the_
         (tmp_path / "messages").mkdir()
         replica = ReplicaStore(OsFileSystem(str(tmp_path / "messages")))
         replica.open()
-        link = _Link(Wire(ours), replica, 7, STORE, Metadata())  # type: ignore[arg-type]
+        link = LinkToLeader(Wire(ours), replica, 7, STORE, Metadata())  # type: ignore[arg-type]
         link.begin()
         worker = link._worker
         start = worker.start
@@ -135,7 +136,7 @@ def test_a_link_begins_with_its_preamble_however_soon_the_thread_says_where_the_
 
 
 def test_an_epoch_is_refused_with_an_ack_of_a_greater_one(tmp_path: Path) -> None:
-    async def test(link: _Link, sock: socket.socket) -> None:
+    async def test(link: LinkToLeader, sock: socket.socket) -> None:
         leader = Leader(sock)
         assert await trio.to_thread.run_sync(sock.recv, 65536) == PREAMBLE
         leader._decoder.feed(PREAMBLE)
@@ -148,7 +149,7 @@ def test_an_epoch_is_refused_with_an_ack_of_a_greater_one(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("understands", [True, False])
 def test_a_leader_that_understands_it_is_told_what_it_lacks(tmp_path: Path, understands: bool) -> None:
-    async def test(link: _Link, sock: socket.socket) -> None:
+    async def test(link: LinkToLeader, sock: socket.socket) -> None:
         leader = Leader(sock)
         assert await trio.to_thread.run_sync(sock.recv, 65536) == PREAMBLE
         leader._decoder.feed(PREAMBLE)
@@ -164,7 +165,7 @@ def test_a_leader_that_understands_it_is_told_what_it_lacks(tmp_path: Path, unde
 
 
 def test_what_is_received_and_not_carried_out_is_counted(tmp_path: Path) -> None:
-    async def test(link: _Link, sock: socket.socket) -> None:
+    async def test(link: LinkToLeader, sock: socket.socket) -> None:
         intake = link._intake
         link.begin()
         sock.sendall(PREAMBLE + b"".join([*encoded(Committed(100)), *encoded(Committed(200))]))
@@ -183,7 +184,7 @@ def test_bytes_are_queued_until_the_thread_has_carried_them_out(tmp_path: Path) 
         with theirs:
             replica = ReplicaStore(OsFileSystem(str(tmp_path / "messages")))
             wire = Wire(ours)
-            link = _Link(wire, replica, 7, STORE, Metadata())  # type: ignore[arg-type]
+            link = LinkToLeader(wire, replica, 7, STORE, Metadata())  # type: ignore[arg-type]
             link._intake.put(Committed(100), 8)
             assert link._intake.queued_bytes == 8
             wire.close()
@@ -192,7 +193,7 @@ def test_bytes_are_queued_until_the_thread_has_carried_them_out(tmp_path: Path) 
 
 
 def test_how_long_the_disk_works_on_an_entry_is_known(tmp_path: Path) -> None:
-    async def test(link: _Link, sock: socket.socket) -> None:
+    async def test(link: LinkToLeader, sock: socket.socket) -> None:
         goes_on = Event()
         link._replica.apply = lambda entry, epoch: goes_on.wait(30)  # type: ignore[method-assign,assignment]
         assert link.disk_began_s is None
@@ -210,7 +211,7 @@ def test_how_long_the_disk_works_on_an_entry_is_known(tmp_path: Path) -> None:
 
 
 def test_it_is_said_that_something_comes_however_large_the_entry_is(tmp_path: Path) -> None:
-    async def test(link: _Link, sock: socket.socket) -> None:
+    async def test(link: LinkToLeader, sock: socket.socket) -> None:
         follower = link._follower
         assert isinstance(follower, Metadata)
         begun = b"".join(encoded(CheckpointPiece(1, 1 << 20, 0, bytes(1 << 20))))
@@ -260,7 +261,7 @@ def test_a_leader_that_says_nothing_is_given_up_when_another_one_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """(4)"""
-    monkeypatch.setattr("warren.replication.follower.CONNECT_S", 1000.0)
+    monkeypatch.setattr("warren.replication.introduction.CONNECT_S", 1000.0)
     replica = ReplicaStore(OsFileSystem(str(tmp_path)))
     replica.open()
     follower = Follower(None, Identity(b"s" * 32), "two", tmp_path, ClusterState(b"i" * 16), replica, Metadata())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A standby's memory of its leader, and when it may be promoted without a warning of loss (follower.py (2))."""
+"""A standby's memory of its leader, and when it may be promoted without a warning of loss (promotion.py)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from simulation.simulated_file_system import SimulatedFileSystem
 from warren.replication import last_contact
 from warren.replication.cluster_state import ClusterState
 from warren.replication.entries import Beacon
-from warren.replication.follower import SURE_S, Follower, _Link
+from warren.replication.follower import Follower
 from warren.replication.handshake import Node
 from warren.replication.identity import Identity
 from warren.replication.last_contact import NAME, Contact
+from warren.replication.link_to_leader import LinkToLeader
 from warren.replication.metadata_copy import MetadataCopy
+from warren.replication.promotion import SURE_S
 from warren.replication.replica_store import ReplicaStore
 from warren.server.management import NotPromoted
 from warren.server.setting_kinds import Endpoint
@@ -91,7 +93,7 @@ def standby(directory: Path, replica: Replica, min_in_sync: int = 1) -> Follower
 
 
 def heard(found: Follower, committed_lsn: int = 4096) -> None:
-    found.heard(cast(_Link, Link()), Beacon(1, committed_lsn, 0, 3))
+    found.heard(cast(LinkToLeader, Link()), Beacon(1, committed_lsn, 0, 3))
 
 
 def promoted(found: Follower, *, accept_loss: bool = False) -> str:
@@ -138,7 +140,7 @@ def test_it_is_said_when_it_is_not_known(tmp_path: Path) -> None:
 def test_an_old_contact_of_this_life_is_no_surety(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = standby(tmp_path, Replica())
     heard(found)
-    found._heard_s -= SURE_S + 1
+    found.promotion._heard_s -= SURE_S + 1
     with pytest.raises(NotPromoted, match=rf"up to LSN 4096 at \S+, {SURE_S + 1:.0f} s ago\. What the leader"):
         promoted(found)
     assert found.status()["in_sync"], "as it was when its link ended"
@@ -149,12 +151,12 @@ def test_a_link_that_ends_while_in_sync_is_a_contact_and_one_that_catches_up_is_
     found = standby(tmp_path, replica)
     replica.is_catching_up = True
     heard(found)
-    found._note_contact(time.monotonic())
+    found.note_contact(time.monotonic())
     assert found.status()["last_in_sync_ms"] is None
     with pytest.raises(NotPromoted, match="was not in sync with its leader"):
         promoted(found)
     replica.is_catching_up = False
-    found._note_contact(time.monotonic() - 5)
+    found.note_contact(time.monotonic() - 5)
     assert found.status()["in_sync"]
     assert time.time() - found.status()["last_in_sync_ms"] / 1000 >= 5
 

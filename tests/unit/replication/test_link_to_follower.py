@@ -288,7 +288,7 @@ def test_a_follower_for_which_too_much_was_written_gets_that_over_the_same_link(
 
 
 class Ending(Attachment):
-    """What a follower is missing, and while some of that is read its link is ended."""
+    """The missing part of a follower, whose link is ended while that is read."""
 
     def __init__(self, end: Callable[[], None], *, is_all: bool) -> None:
         super().__init__(SimulatedFileSystem(), 1)
@@ -338,7 +338,7 @@ def test_a_link_that_ends_while_files_are_read_has_not_caught_its_follower_up(is
 
     async def main() -> None:
         leader = Attaching()
-        follower, sock = link(leader)  # type: ignore[arg-type]
+        follower, sock = link(leader)
         leader.attachment = Ending(lambda: follower.end("it has connected again"), is_all=is_all)
         said: list[Position | SealedList] = [Position(NO_STORE, 0, 0, 0, 0, ((EPOCH, 64),)), SealedList((), False)]
         follower.feed(PREAMBLE + b"".join(piece for entry in said for piece in encoded(entry)))
