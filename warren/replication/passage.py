@@ -10,6 +10,7 @@ A leader refuses if it does not serve clients yet, or has too many requests at a
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 import ssl
@@ -29,7 +30,11 @@ PASSAGE_S: Final = 3.0
 
 async def connect(endpoint: Endpoint, identity: Identity) -> Wire:
     """Connect to the cluster port of another node. Raises OSError."""
-    stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    try:
+        stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    except UnicodeError:
+        # Another node has told this address, and may have it from the name of its machine.
+        raise OSError(errno.EINVAL, f"{endpoint.host!r} is not a host name") from None
     sock = socket.socket(fileno=stream.socket.detach())
     sock.setblocking(False)
     if identity.connecting is None:

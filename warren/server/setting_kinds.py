@@ -18,6 +18,7 @@ from warren.amqp.numbers import is_long
 
 HTTP_PORT: Final = 15672
 CLUSTER_PORT: Final = 25672
+LABEL_CHARACTERS_MAX: Final = 63  # of each part of a host name
 _SIZE: Final = re.compile(r"([0-9]+)\s*(B|kB|MB|GB|KiB|MiB|GiB)?")
 _SIZE_UNITS: Final = {
     None: 1,
@@ -256,6 +257,16 @@ def choice_by_name_kind(*words: str) -> Kind:
     return Kind(parse, f"a table of names, each {either(*words)}")
 
 
+def _is_host(host: str) -> bool:
+    """Tell whether a name can be looked up at all: with other ones `getaddrinfo` raises something else than OSError."""
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode()
+        except UnicodeError:
+            return False
+    return all(0 < len(label) <= LABEL_CHARACTERS_MAX for label in host.removesuffix(".").split("."))
+
+
 def endpoint_kind(default_port: int) -> Kind:
     def parse(value: object) -> Endpoint | None:
         if value == "off":
@@ -268,7 +279,10 @@ def endpoint_kind(default_port: int) -> Kind:
         if int(match[3] or 0) > 65535:
             raise ValueError("the port must be from 0 to 65535 (0: any free one)")
         port = default_port if match[3] is None else int(match[3])
-        return Endpoint(match[1] or match[2], port)
+        host = match[1] or match[2]
+        if not _is_host(host):
+            raise ValueError(f"the host has an empty part, or one of more than {LABEL_CHARACTERS_MAX} characters")
+        return Endpoint(host, port)
 
     return Kind(parse, 'HOST:PORT or "off"')
 

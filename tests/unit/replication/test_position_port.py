@@ -60,6 +60,17 @@ def test_who_does_not_know_the_secret_is_told_nothing() -> None:
     with_port(STORE, test)
 
 
+@pytest.mark.parametrize("host", ["broker..example", "b" * 64, "b" * 70 + ".example", "\ud800"])
+def test_an_address_that_cannot_be_one_is_not_reached(host: str) -> None:
+    """Another node has told it, and its machine may have such a name: that ends nothing here."""
+
+    async def main() -> None:
+        with pytest.raises(OSError, match="not a host name"):
+            await connect(Endpoint(host, 25672), SECRET)
+
+    trio.run(main)
+
+
 def test_a_node_that_wants_to_follow_is_told_that_this_one_does_not_lead() -> None:
     """(1)"""
 

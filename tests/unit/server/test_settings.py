@@ -247,6 +247,13 @@ def test_anything_else_is_no_endpoint(text: str) -> None:
     assert "must be HOST:PORT" in refusal(amqp=text)
 
 
+@pytest.mark.parametrize("host", ["a..b", ".a", "b" * 64, f"a.{'b' * 64}.c", "ä" * 64])
+def test_a_host_with_a_label_that_cannot_be_one_is_refused(host: str) -> None:
+    assert "an empty part, or one of more than 63 characters" in refusal(amqp=f"{host}:5672")
+    for right in ("a.b.", "b" * 63, "ä.example", "::1"):
+        assert load(amqp=str(Endpoint(right, 5672))).endpoint("amqp") == Endpoint(right, 5672)
+
+
 @pytest.mark.parametrize("port", ["65536", "70000", "123456"])
 def test_a_port_that_is_too_large_is_refused_with_the_largest(port: str) -> None:
     assert "must be from 0 to 65535" in refusal(amqp=f"h:{port}")
