@@ -33,6 +33,9 @@ __all__ = [
     "pytest_timeout_set_timer",
 ]
 
+# Most tests make more objects than the default 700 and keep none. Collections take a twentieth of all time with that.
+gc.set_threshold(10_000, 10, 10)
+
 settings.register_profile(
     "any machine",
     deadline=None,
