@@ -7,6 +7,8 @@
    leader, as long as one of the others is running. When etcd does not answer, this memory does not change.
 3. A node reads its own key with every renewal, and puts it again when it is gone or another's: a process that was
    started under the same name by mistake takes the key, and the lease of that process would delete it for good.
+4. At most `SEEN_MAX` nodes are remembered. A new one takes the place of the one that has been gone longest; while none
+   is gone, it is found, and not remembered.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Registry:
         self._etcd = etcd
         self._prefix = prefix(cluster) + b"nodes/"
         self._clock_s = clock_s
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, Seen] = {}  # the one seen longest ago first
 
     @property
     def seen(self) -> Mapping[str, Seen]:
@@ -114,18 +116,24 @@ class Registry:
     def _see_all(self, found: Sequence[KeyValue]) -> None:
         now_s = self._clock_s()
         there = {pair.key.removeprefix(self._prefix).decode(errors="replace"): pair.value for pair in found}
-        for name, value in there.items():
-            self._see(name, value, now_s)
         for name, seen in self._seen.items():
             if name not in there and seen.is_registered:
                 self._seen[name] = seen._replace(is_registered=False)
+        for name in sorted(there, key=lambda name: name not in self._seen):
+            self._see(name, there[name], now_s)
 
-    def _see(self, name: str, value: bytes, now_s: float) -> None:
+    def _see(self, name: str, value: bytes, now_s: float) -> NodeEntry | None:
         entry = _maybe_entry_of(value)
         if entry is None:
-            return  # something else wrote it: the entry known before is as good
-        if name in self._seen or len(self._seen) < SEEN_MAX:
-            self._seen[name] = Seen(entry, now_s, is_registered=True)
+            return None  # something else wrote it: the entry known before is as good
+        if name not in self._seen and len(self._seen) >= SEEN_MAX:
+            longest_ago = next(iter(self._seen))
+            if self._seen[longest_ago].is_registered:
+                return entry
+            del self._seen[longest_ago]
+        self._seen.pop(name, None)
+        self._seen[name] = Seen(entry, now_s, is_registered=True)
+        return entry
 
     async def is_registered(self, name: str) -> bool:
         """Tell whether a node runs, or did some seconds ago; False when etcd does not say."""
@@ -140,8 +148,9 @@ class Registry:
             found = await self._etcd.get(self._prefix + name.encode())
         except EtcdError:
             found = None
-        if found is not None:
-            self._see(name, found.value, self._clock_s())
+        entry = None if found is None else self._see(name, found.value, self._clock_s())
+        if entry is not None:
+            return entry
         seen = self._seen.get(name)
         return None if seen is None else seen.entry
 

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from warren.cluster.etcd import Etcd, EtcdError, KeyValue, LeaseGone
-from warren.cluster.registry import LEASE_S, RENEW_S, NodeEntry, Registry
+from warren.cluster.registry import LEASE_S, RENEW_S, SEEN_MAX, NodeEntry, Registry
 
 ENTRY = NodeEntry("91ce", "broker1:25672", "0.1.0")
 PREFIX = b"/warren/here/nodes/"
@@ -160,6 +160,31 @@ def test_a_key_that_somebody_has_deleted_is_put_again() -> None:
         keys.values.clear()
         await trio.sleep(RENEW_S)
         assert await registry.is_registered("a") and registry.namesake == ""
+
+    run(test)
+
+
+def test_a_new_node_takes_the_place_of_the_one_that_has_been_gone_longest() -> None:
+    """(4): nodes may be renamed all the time, and one that is not known could not be followed."""
+
+    async def test(keys: Keys, registry: Registry, nursery: trio.Nursery) -> None:
+        value = b'{"incarnation":"91ce","cluster":"broker1:25672","version":"0.1.0"}'
+        keys.values = {PREFIX + b"gone": value}
+        await trio.sleep(RENEW_S + 0.1)
+        keys.values = {PREFIX + b"%d" % number: value for number in range(SEEN_MAX - 1)}
+        await trio.sleep(RENEW_S)
+        del keys.values[PREFIX + b"7"]
+        await trio.sleep(RENEW_S)
+        keys.values[PREFIX + b"a"] = value  # before the others, by its key
+        await trio.sleep(RENEW_S)
+        assert len(registry.seen) == SEEN_MAX
+        assert registry.seen["a"].is_registered and "gone" not in registry.seen
+        assert not registry.seen["7"].is_registered
+        keys.values |= {PREFIX + b"b": value, PREFIX + b"c": value}
+        await trio.sleep(RENEW_S)
+        assert "7" not in registry.seen
+        assert ("b" in registry.seen) is not ("c" in registry.seen), "all others are there"
+        assert {await registry.maybe_entry(name) for name in "bc"} == {ENTRY}, "a node that was asked for is found"
 
     run(test)
 
