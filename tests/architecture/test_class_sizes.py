@@ -29,7 +29,6 @@ REASONS = {
         "Queue": "what `BaseQueue` asks for; the way of a plain queue is in line, modes are a `Dispatch`"
     },
     "queues/rules.py": {"QueueRules": "a record: a field for each rule"},
-    "replication/elected_node.py": {"ElectedNode": "what the driver of a member asks of a node"},
     "replication/replica_store.py": {"ReplicaStore": "a follower's files: what each entry does to them"},
     "server/application.py": {"Application": "it puts the parts of the process together, and ends them"},
     "server/management.py": {"Management": "a record: what plugins get"},

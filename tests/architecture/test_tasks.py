@@ -55,7 +55,7 @@ ARGUED = {
     ("replication/elected_node.py", "drive", "self._driver.run"): "ends the process",
     ("replication/elected_node.py", "drive", "self.node.watch_disk"): "ends the process",
     ("replication/elected_node.py", "drive", "self.node.keep_giving_way"): "ends the process",
-    ("replication/elected_node.py", "ask_positions", "self._ask_position"): "ends the driver, and with it the process",
+    ("replication/neighbours.py", "ask_positions", "self._ask"): "ends the driver, and with it the process",
     # Inside one request, or one wait, whose nursery ends with it.
     ("cluster/etcd.py", "_hedged", "try_it"): "asks one endpoint: what it raises is the failure of the request",
     ("replication/follower.py", "_while_it_leads", "give_up"): "ends a wait: its failure is that of the connection",

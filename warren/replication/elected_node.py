@@ -29,8 +29,8 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
 import trio
 
@@ -57,7 +57,7 @@ from warren.cluster.events import (
 )
 from warren.cluster.member import Member
 from warren.cluster.record import MAJORITY, Ask, LeaderBy, Replica, asked
-from warren.cluster.registry import NodeEntry, Registry, Seen
+from warren.cluster.registry import NodeEntry, Registry
 from warren.replication import members
 from warren.replication.advertised import advertised, fault
 from warren.replication.cluster_state import ClusterState
@@ -65,9 +65,10 @@ from warren.replication.elected_set import ElectedSet, node_of, recorded
 from warren.replication.election_counts import ElectionCounts
 from warren.replication.etcd_access import etcd_settings
 from warren.replication.follower import Follower
-from warren.replication.format_level import LEVEL, POSITION_FROM
-from warren.replication.handshake import STORE_ID_BYTES, Node, Refused
+from warren.replication.format_level import LEVEL
+from warren.replication.handshake import STORE_ID_BYTES, Node
 from warren.replication.leader import Leader
+from warren.replication.neighbours import Directory, Neighbours
 from warren.replication.replica_store import NO_STORE
 from warren.server import standard_streams
 from warren.server.logs import get_logger
@@ -85,9 +86,6 @@ FAILURES: Final = 3
 # For etcd to take an administrator's command: a little longer than the member tries.
 COMMAND_S: Final = 6.0
 COMMAND_POLL_S: Final = 0.02
-# For etcd to tell the address of a node: one that was not seen before, and one that most likely has not moved.
-ADDRESS_S: Final = 0.5
-SEEN_S: Final = 0.2
 # How far the epoch of a recovery is beyond the last one that is known: at least the first, and less than both together.
 # Other nodes may have begun epochs that are no longer known, or be recovered as well.
 EPOCHS_BEYOND: Final = 1000
@@ -97,25 +95,6 @@ EPOCHS_APART: Final = 1 << 20
 Restart = Callable[[bool], None]
 
 log = get_logger("replication")
-
-
-class Directory(Protocol):
-    """Where the nodes are, see ``registry.py``."""
-
-    late_renewals: int
-    disk_is_low: bool
-    namesake: str
-
-    @property
-    def seen(self) -> Mapping[str, Seen]: ...
-
-    async def look(self) -> None: ...
-
-    async def announce(self, name: str, entry: NodeEntry) -> None: ...
-
-    async def maybe_entry(self, name: str) -> NodeEntry | None: ...
-
-    async def is_registered(self, name: str) -> bool: ...
 
 
 class ElectedNode:
@@ -134,6 +113,7 @@ class ElectedNode:
         self._refusal = ""
         self._addressed: Replica | None = None  # the leader that was asked for last
         self._registry = registry
+        self._neighbours = Neighbours(registry)
         self._restart = restart
         self._serves = False
         self._holds = False
@@ -177,25 +157,8 @@ class ElectedNode:
     # --- for the driver ---------------------------------------------------------------------------------------------
 
     async def ask_positions(self, nodes: frozenset[str], told: ToldPosition) -> None:
-        async with trio.open_nursery() as nursery:
-            for node in nodes:
-                nursery.start_soon(self._ask_position, node, told)
-
-    async def _ask_position(self, node: str, told: ToldPosition) -> None:
-        entry = await self._maybe_entry(node)
-        endpoint = None if entry is None else _endpoint(entry.cluster)
-        if entry is None or endpoint is None or self.follower is None:
-            return
-        if entry.level < POSITION_FROM:
-            if await self._registry.is_registered(node):
-                told(node, None, None)
-            return
-        try:
-            answer = await self.follower.position_of(endpoint)
-        except (OSError, Refused):
-            return
-        if answer.node.name == node:
-            told(node, recorded(answer.node), answer.standing)
+        if self.follower is not None:
+            await self._neighbours.ask_positions(nodes, told, self.follower.position_of)
 
     def send_beacon(self, epoch: int, number: int) -> None:
         if self.leader is not None:
@@ -378,16 +341,7 @@ class ElectedNode:
         self._addressed = None if record is None else record.leader
         if record is None or record.leader.node == self.me.name:
             return None
-        entry = await self._maybe_entry(record.leader.node)
-        return None if entry is None else _endpoint(entry.cluster)
-
-    async def _maybe_entry(self, node: str) -> NodeEntry | None:
-        """Return the entry of a node, the current one if etcd answers soon."""
-        seen = self._registry.seen.get(node)
-        entry = None if seen is None else seen.entry
-        with trio.move_on_after(ADDRESS_S if seen is None else SEEN_S):
-            entry = await self._registry.maybe_entry(node)
-        return entry
+        return await self._neighbours.address(record.leader.node)
 
     def standing(self) -> tuple[str, Standing]:
         """Return which store this node has, how far its log goes, and up to where that is committed."""
@@ -681,8 +635,3 @@ def begin_anew(goes_on: bool) -> None:
     if not goes_on:
         os._exit(0)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def _endpoint(text: str) -> Endpoint | None:
-    host, _, port = text.rpartition(":")
-    return Endpoint(host.strip("[]"), int(port)) if host and port.isdecimal() and 0 < int(port) < 65536 else None
