@@ -7,7 +7,9 @@
 4. Call `touch` before you write to ``writer``. An outbox that has been idle for long has no buffer (`rest`).
    A large buffer is shared (`SpareWriters`): it belongs to an outbox only while that has bytes. The next outbox with
    much to send takes it. Growing one from nothing for each send costs more than filling it. There are as many
-   as were in use at the same time, not one for each outbox that ever had much to send.
+   as were in use at the same time, not one for each outbox that ever had much to send. It does not grow with all that
+   is sent in a turn: above `piece_bytes` the bytes become a chunk, and the same buffer, still in the processor's
+   cache, is filled again (`end_piece`).
 5. ``awaited`` is True while a connection waits for a turn to deliver: others queue up after it (``queues.turns``).
 6. If a fault of the broker occurs while it writes for a peer, the error is kept here (`failed`) and ends that peer. It
    is not raised: other peers that are served in the same turn must not suffer from it.
@@ -31,6 +33,8 @@ REUSE_MAX_BYTES: Final = 2048
 # This many writers are kept for all connections together, and none that had more bytes than this: at most 32 MB.
 SPARE_WRITERS: Final = 128
 SPARE_MAX_BYTES: Final = 131072
+# More than this becomes a chunk: whatever one delivery adds, the buffer is small enough to be kept.
+PIECE_BYTES: Final = SPARE_MAX_BYTES - 2 * CHUNK_MIN_BYTES
 _RESTING: Final = BytesWriter()  # of all idle connections; never written to
 
 
@@ -88,6 +92,7 @@ class Outbox:
         self.writable: bool = True
         self.awaited: bool = False
         self.soft_limit_bytes: i64 = soft_limit_bytes
+        self.piece_bytes: i64 = min(soft_limit_bytes, PIECE_BYTES)
         self.in_flight_bytes: i64 = 0  # taken by the shell, not yet by the socket
         self.sent_bytes: i64 = 0
         self.sent_writes: i64 = 0  # how often the socket took some
@@ -171,6 +176,11 @@ class Outbox:
     def waiting_bytes(self) -> i64:
         """Return the number of bytes that the peer has not taken yet."""
         return self._chunks_bytes + len(self.writer) + self.in_flight_bytes
+
+    def end_piece(self) -> None:
+        """Call when there are more than `piece_bytes` in ``writer``, which is another one from then on."""
+        self._keep_writer()
+        self.check_limit()
 
     def check_limit(self) -> None:
         """Stop deliveries when too much is waiting."""

@@ -236,8 +236,8 @@ class Amqp10Ledger(DeliveryLedger):
             out = outbox.writer
         elif len(body) > 0:
             out.write(body)
-        if len(out) > outbox.soft_limit_bytes:
-            outbox.writable = False
+        if len(out) > outbox.piece_bytes:
+            outbox.end_piece()
         self.next_outgoing_id = (self.next_outgoing_id + 1) & 0xFFFFFFFF
         self.window -= 1
         if self.window <= 0:

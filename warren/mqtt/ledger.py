@@ -190,8 +190,8 @@ class MqttLedger(DeliveryLedger):
                 out = outbox.writer
             else:
                 out.write(body)
-        if len(out) > outbox.soft_limit_bytes:
-            outbox.writable = False
+        if len(out) > outbox.piece_bytes:
+            outbox.end_piece()
         if qos == 0 and not no_ack:
             self.ack(tag, False)
 

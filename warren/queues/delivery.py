@@ -368,8 +368,8 @@ class DeliveryLedger(Waiter):
             start: i64 = len(out)
             out.write(message.joined())
             patch_channel(out, start, self.channel_number)
-        if len(out) > outbox.soft_limit_bytes:
-            outbox.writable = False
+        if len(out) > outbox.piece_bytes:
+            outbox.end_piece()
 
     def _remember(self, delivery: Delivery) -> None:
         entries = self._entries

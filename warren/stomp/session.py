@@ -203,8 +203,8 @@ class StompLedger(DeliveryLedger):
             else:
                 out.write(body)
         out.append(0)
-        if len(out) > outbox.soft_limit_bytes:
-            outbox.writable = False
+        if len(out) > outbox.piece_bytes:
+            outbox.end_piece()
 
     def is_out(self, tag: int) -> bool:
         """Tell whether the delivery with `tag` waits for its answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.amqp.outbox import REUSE_MAX_BYTES, SPARE_MAX_BYTES, SPARE_WRITERS, Outbox, SpareWriters
+from warren.amqp.outbox import CHUNK_MIN_BYTES, REUSE_MAX_BYTES, SPARE_MAX_BYTES, SPARE_WRITERS, Outbox, SpareWriters
 
 
 def outbox(key: int = 1) -> Outbox:
@@ -99,6 +99,32 @@ def test_spare_buffers_are_few_and_not_too_large() -> None:
     huge.write(b"h" * (SPARE_MAX_BYTES + 1))
     flush(huge)
     assert len(spare._writers) == SPARE_WRITERS - 1
+
+
+def test_all_that_is_sent_in_a_turn_goes_through_one_buffer_that_does_not_grow() -> None:
+    """(4)"""
+    one = Outbox(1, [], spare=SpareWriters())
+    one.touch()
+    first = one.writer
+    for _ in range(4):
+        one.writer.write(b"p" * (one.piece_bytes + CHUNK_MIN_BYTES))
+        one.end_piece()
+        assert one.writer is first and len(first) == 0
+    one.write(b"rest")
+    assert one.writable
+    pieces = one.take()
+    assert b"".join(pieces) == 4 * b"p" * (one.piece_bytes + CHUNK_MIN_BYTES) + b"rest"
+    assert len(pieces) == 5
+
+
+def test_deliveries_stop_at_a_limit_that_is_smaller_than_a_piece() -> None:
+    """(3)"""
+    one = Outbox(1, [], 100, SpareWriters())
+    one.touch()
+    one.writer.write(b"d" * 101)
+    assert len(one.writer) > one.piece_bytes
+    one.end_piece()
+    assert not one.writable
 
 
 def test_connections_that_come_and_go_leave_one_spare_buffer() -> None:
