@@ -24,6 +24,7 @@ from simulation.small_store import Shape
 
 from warren.amqp import methods as m
 from warren.channels.broker import Broker
+from warren.engine_view import browsing as browsing_module
 from warren.engine_view.engine_view import EngineView
 from warren.engine_view.refs import QueueRef
 from warren.msgstore.log import columns
@@ -57,6 +58,8 @@ PUBLISHED_MAX: Final = 600
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots_module, "UNACKED_AT_ONCE", 4)
+    monkeypatch.setattr(snapshots_module, "BLOCK_SHIFT", 2)
+    monkeypatch.setattr(browsing_module, "RUN_DELIVERIES", 4)
 
 
 class Desk:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
@@ -22,11 +23,14 @@ from warren.queues.browse import Cursor as Cursor
 from warren.queues.browse import Seen as Seen
 from warren.queues.browse import look, settle_seen, still_waits
 from warren.queues.claims import ends_of, mark_of
+from warren.queues.delivery import Delivery, deliveries_of
 from warren.queues.lanes import LANE_SHIFT as LANE_SHIFT
 from warren.queues.lanes import NUMBER_MASK as NUMBER_MASK
 from warren.queues.offset_queue import OffsetQueue
 from warren.vhosts.own_publishes import publish_copy
 from warren.vhosts.virtual_host import VirtualHost
+
+RUN_DELIVERIES: Final = 1024
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -38,6 +42,31 @@ class Holder(msgspec.Struct, frozen=True):
     consumer_tag: str | None
     delivery_tag: int
     delivered_ms_ago: int
+
+
+class Outstanding:
+    """The deliveries of a queue that were not answered when this was made, some at a time: there may be a million.
+
+    One that is answered meanwhile is among them.
+    """
+
+    def __init__(self, queue: BaseQueue, entries: list[list[Delivery | None]]) -> None:
+        self._runs = (run for each in entries for run in _runs(queue, each))
+
+    def __iter__(self) -> Iterator[list[tuple[int, Message]]]:
+        """Yield places and messages, no more of them than one turn is good for. Callers give way meanwhile."""
+        for run in self._runs:
+            yield [(int(each.sequence_number), each.message) for each in run]
+
+
+def _runs(queue: BaseQueue, entries: list[Delivery | None]) -> Iterator[list[Delivery]]:
+    """Yield the deliveries of a queue, and forget them: a million would take long to be freed at once."""
+    entries.reverse()
+    while entries:
+        run = entries[-RUN_DELIVERIES:]
+        del entries[-RUN_DELIVERIES:]
+        run.reverse()
+        yield deliveries_of(queue, run)
 
 
 class Browsing:
@@ -82,21 +111,19 @@ class Browsing:
         assert isinstance(queue, BaseQueue)
         return ends_of(queue, mark)
 
-    def outstanding(self, queue: QueueRef) -> tuple[list[int], list[Message]]:
-        """Return places and messages of the deliveries that were not answered. Looks at every channel, in one go."""
+    def outstanding(self, queue: QueueRef) -> Outstanding:
+        """Return the deliveries that are not answered at present."""
         assert isinstance(queue, BaseQueue)
-        places: list[int] = []
-        messages: list[Message] = []
+        found: list[list[Delivery | None]] = []
         for connection in self._broker.connections.values():
             if connection.login.vhost_name == queue.vhost_name:
                 for channel in connection.channels.values():
-                    if isinstance(channel, Session):
-                        # Hundreds of thousands, perhaps: the engine is compiled, this view is not.
-                        channel.ledger.add_outstanding(queue, places, messages)
-        return places, messages
+                    if isinstance(channel, Session) and channel.ledger.unacked_count:
+                        found.append(channel.ledger.unanswered())
+        return Outstanding(queue, found)
 
     def unacked(self, queue: QueueRef) -> Iterator[tuple[Message, Holder] | None]:
-        """Yield each delivery that was not answered, and None after each channel. Callers may give way meanwhile."""
+        """Yield each delivery that was not answered, and None now and then. Callers may give way meanwhile."""
         assert isinstance(queue, BaseQueue)
         now_s = self._broker.now_s
         for connection in list(self._broker.connections.values()):
@@ -105,18 +132,19 @@ class Browsing:
             for channel in list(connection.channels.values()):
                 if not isinstance(channel, Session):
                     continue
-                yield None
-                for delivery in channel.ledger.outstanding_of(queue):
-                    tag, consumer = int(delivery.tag), delivery.consumer
-                    holder = Holder(
-                        connection_name(connection),
-                        channel_name(channel),
-                        connection.login.user_name,
-                        None if consumer is None else consumer.tag,
-                        tag,
-                        max(0, int(1000 * (now_s - channel.ledger.delivered_by(tag, now_s)))),
-                    )
-                    yield delivery.message, holder
+                for run in _runs(queue, channel.ledger.unanswered()):
+                    yield None
+                    for delivery in run:
+                        tag, consumer = int(delivery.tag), delivery.consumer
+                        holder = Holder(
+                            connection_name(connection),
+                            channel_name(channel),
+                            connection.login.user_name,
+                            None if consumer is None else consumer.tag,
+                            tag,
+                            max(0, int(1000 * (now_s - channel.ledger.delivered_by(tag, now_s)))),
+                        )
+                        yield delivery.message, holder
 
     # --- in the turn of a look --------------------------------------------------------------------------------------
 

@@ -721,16 +721,18 @@ class DeliveryLedger(Waiter):
         oldest: i64 = self._oldest_tag()
         return oldest == 0 or oldest >= tag
 
+    def unanswered(self) -> list[Delivery | None]:
+        """Return all unanswered deliveries in the order of their tags, with gaps between them.
+
+        They may be a million. Nothing is done with them but to note them, so that a caller can look at them bit by bit.
+        """
+        found: list[Delivery | None] = [self._stragglers[tag] for tag in sorted(self._stragglers)]
+        found.extend(self._entries[self._head :])
+        return found
+
     def outstanding_of(self, queue: BaseQueue) -> list[Delivery]:
         """Return the unanswered deliveries of a queue, in the order of their tags."""
-        entries = [*[self._stragglers[tag] for tag in sorted(self._stragglers)], *self._entries]
-        return [entry for entry in entries if entry is not None and entry.queue is queue]
-
-    def add_outstanding(self, queue: BaseQueue, places: list[int], messages: list[Message]) -> None:
-        """Add place and message of each unanswered delivery of a queue, in the order of their tags."""
-        for entry in self.outstanding_of(queue):
-            places.append(int(entry.sequence_number))
-            messages.append(entry.message)
+        return deliveries_of(queue, self.unanswered())
 
     def _oldest_tag(self) -> int:
         if self._stragglers:
@@ -844,6 +846,11 @@ class DeliveryLedger(Waiter):
             entries.clear()
             self._head = 0
             self._live = 0
+
+
+def deliveries_of(queue: BaseQueue, entries: list[Delivery | None]) -> list[Delivery]:
+    """Return those of the deliveries that are of `queue`."""
+    return [entry for entry in entries if entry is not None and entry.queue is queue]
 
 
 def _unknown(tag: i64) -> ChannelException:

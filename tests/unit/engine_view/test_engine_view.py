@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
-from engine_harness import Client, Harness
+from engine_harness import Client, Harness, publish_frames
 from mqtt_harness import mqtt_client
 
 from warren.amqp import methods as m
+from warren.engine_view.browsing import RUN_DELIVERIES
 from warren.engine_view.engine_view import EngineView
-from warren.engine_view.refs import ConnectionRef, ConsumerRef
+from warren.engine_view.refs import ConnectionRef, ConsumerRef, QueueRef
 
 
 class Viewed:
@@ -126,6 +129,30 @@ def test_a_protocol_without_a_word_for_it_keeps_its_consumer() -> None:
     (consumer,) = consumers
     assert not viewed.view.consumers.cancel(ConsumerRef(consumer), "it hangs")
     assert not consumer.gone and "consumer.cancelled" not in viewed.harness.events()
+
+
+def test_what_clients_have_is_told_in_runs_and_as_it_was_when_asked() -> None:
+    harness = Harness()
+    view = EngineView(harness.broker, harness.settle)
+    clients = [harness.channel() for _ in range(2)]
+    clients[0].declare("q")
+    clients[0].declare("r")
+    count = RUN_DELIVERIES + 10
+    clients[0].feed(b"".join(publish_frames("", name, b"%d" % at) for at in range(count) for name in ("q", "r")))
+    for client in clients:
+        client.consume("q", "of q", arguments={})
+        client.consume("r", "of r", arguments={})
+        client.take()
+    queue = QueueRef(harness.queue("q"))
+    had = view.browsing.outstanding(queue)
+    before = {place for place, _ in itertools.chain(*view.browsing.outstanding(queue))}
+    clients[0].send(1, m.BasicAck(0, multiple=True))
+    clients[1].hang_up()
+    runs = list(had)
+    assert max(map(len, runs)) <= RUN_DELIVERIES
+    assert {place for run in runs for place, _ in run} == before and len(before) == count
+    assert sum(map(len, runs)) == count
+    assert list(itertools.chain(*had)) == [], "it is told once"
 
 
 def test_a_sorted_list_is_kept_until_the_queues_change() -> None:

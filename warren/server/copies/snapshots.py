@@ -31,6 +31,7 @@ import os
 import secrets
 import time
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 from pathlib import Path
@@ -38,7 +39,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from warren.engine_view.browsing import LANE_SHIFT, NUMBER_MASK, Cursor, Message, Seen
+from warren.engine_view.browsing import LANE_SHIFT, NUMBER_MASK, Cursor, Message, Outstanding, Seen
 from warren.engine_view.refs import QueueRef
 from warren.msgstore.files.store import wall_time_ms
 from warren.msgstore.log.columns import Columns, ColumnsWriter
@@ -51,11 +52,13 @@ DIRECTORY: Final = "snapshots"
 MAKING_QUOTA: Final = Quota(total=4, of_user=2)
 KEPT_QUOTA: Final = Quota(total=100, of_user=50)
 LOOK_MESSAGES: Final = 512
-# A list of references to unacked messages is made in one go.
+# References to unacked messages are copied in one go: 10 ms for so many.
 UNACKED_MAX: Final = 1_000_000
-UNACKED_AT_ONCE: Final = 1024  # are sorted, and added
+UNACKED_AT_ONCE: Final = 1024  # are added
+# Places are kept in sets of so many neighbours: a set that grows to a million copies itself in 50 ms.
+BLOCK_SHIFT: Final = 13
 
-Had = tuple[list[int], list[Message]]  # places and messages that clients had
+Run = list[tuple[int, Message]]  # places and messages that clients had
 
 MAKING: Final = "making"
 READY: Final = "ready"
@@ -223,7 +226,7 @@ class Snapshots:
         self._snapshots[snapshot.id] = snapshot
         self._changed.set()
         # Both in this turn: a message is either unacked or ready.
-        had: Had = self._view.browsing.outstanding(queue) if unacked else ([], [])
+        had = self._view.browsing.outstanding(queue) if unacked else None
         once = self._management.tasks.once
         nursery.start_soon(once, "snapshot", self._make, snapshot, queue, self._view.browsing.mark(queue), had)
         return snapshot
@@ -234,7 +237,7 @@ class Snapshots:
         if self._snapshots.pop(snapshot.id, None) is not None:
             _unlink(snapshot.path)
 
-    async def _make(self, snapshot: Snapshot, queue: QueueRef, mark: int, had: Had) -> None:
+    async def _make(self, snapshot: Snapshot, queue: QueueRef, mark: int, had: Outstanding | None) -> None:
         began_s = time.monotonic()
         try:
             with snapshot.scope:
@@ -287,13 +290,15 @@ class Snapshots:
 class _Maker:
     """Writes one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, queue: QueueRef, mark: int, had: Had, management: Management) -> None:
+    def __init__(
+        self, snapshot: Snapshot, queue: QueueRef, mark: int, had: Outstanding | None, management: Management
+    ) -> None:
         self._snapshot = snapshot
         self._queue = queue
         self._had = had
         self._view = management.view
         self._ends = self._view.browsing.ends(queue, mark)
-        self._places: set[int] = set()
+        self._places: dict[int, set[int]] = {}  # of the unacked messages, in blocks
         self._minimum_bytes = management.settings.store.disk_free_min_bytes
         self._writer = self._new_writer()
         self._position = 0
@@ -318,25 +323,31 @@ class _Maker:
             if self._view.queues.is_gone(self._queue):
                 raise QueueGone(f"queue '{self._snapshot.queue}' was deleted meanwhile")
             await self._write()
+            await self._forget_places()
         finally:
             os.close(self._file)
 
     async def _add_unacked(self) -> None:
         """Add the messages that clients had, by place."""
-        runs: list[list[tuple[int, Message]]] = []
-        places, messages = self._had
-        for start in range(0, len(places), UNACKED_AT_ONCE):
-            some = slice(start, start + UNACKED_AT_ONCE)
-            run = sorted(zip(places[some], messages[some], strict=True), key=_place)
-            self._places.update(place for place, _ in run)
+        runs: list[Run] = []
+        for run in self._had or ():
+            run.sort(key=_place, reverse=True)
             runs.append(run)
+            for place, _ in run:
+                self._places.setdefault(place >> BLOCK_SHIFT, set()).add(place)
             await trio.lowlevel.checkpoint()
-        self._had = ([], [])
-        for at, (_, message) in enumerate(merge(*runs, key=_place), 1):
+        self._had = None
+        for at, (_, message) in enumerate(merge(*map(_popped, runs), key=_place), 1):
             if self._add(message, redelivered=True):
                 await self._write()
             elif at % UNACKED_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
+
+    async def _forget_places(self) -> None:
+        """Free the places bit by bit: a million at once would take long."""
+        while self._places:
+            self._places.popitem()
+            await trio.lowlevel.checkpoint()
 
     async def _look(self, cursor: Cursor) -> list[Seen]:
         """Return the next messages."""
@@ -357,7 +368,9 @@ class _Maker:
 
     def _was_there(self, seen: Seen) -> bool:
         place = int(seen.place)
-        return place & NUMBER_MASK < self._ends[place >> LANE_SHIFT] and place not in self._places
+        if place in self._places.get(place >> BLOCK_SHIFT, ()):
+            return False
+        return place & NUMBER_MASK < self._ends[place >> LANE_SHIFT]
 
     def _add(self, message: Message, *, redelivered: bool) -> bool:
         """Add a row; True when a chunk is full."""
@@ -388,6 +401,12 @@ class _Maker:
 
 def _place(entry: tuple[int, Message]) -> int:
     return entry[0]
+
+
+def _popped(run: Run) -> Iterator[tuple[int, Message]]:
+    """Yield the entries of a run from its end, and forget them."""
+    while run:
+        yield run.pop()
 
 
 # --- in a thread ------------------------------------------------------------------------------------------------------
