@@ -1,4 +1,4 @@
-"""Empty dicts and lists that idle objects share, in constants `_NO_…`: whoever adds to one adds to all."""
+"""Empty dicts and lists that idle objects share, in constants `_NO…`: a test that adds to one adds to all."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def filled_empties() -> list[str]:
         _modules.add(module)
         if module.startswith("warren."):
             for constant, value in vars(sys.modules[module]).items():
-                if constant.startswith("_NO_") and isinstance(value, dict | list):
+                if constant.startswith("_NO") and isinstance(value, dict | list):
                     _empties[f"{module}.{constant}"] = value
     return sorted(name for name, value in _empties.items() if value)
