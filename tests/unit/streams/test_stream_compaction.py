@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -241,3 +242,28 @@ def test_whatever_happens_meanwhile_the_last_of_each_key_is_there(seed: int) -> 
         elif step == 8:
             keys.restart(clean=random.random() < 0.5)
         keys.check()
+
+
+def test_a_stream_has_a_compactor_from_its_first_full_segment_on_if_it_wants_one() -> None:
+    keys = Keys(COMPACT)
+    assert keys.stream._compactor is None
+    keys.compact()
+    assert keys.stream._compactor is not None
+    plain = Keys({key: value for key, value in COMPACT.items() if key != "x-cleanup"})
+    plain.compact()
+    assert len(plain.stream.messages.sealer.table.segments) > 2
+    assert plain.stream._compactor is None
+
+
+def test_it_runs_when_as_much_has_come_as_the_last_run_left() -> None:
+    """``compaction.py`` (5)"""
+    keys = Keys(COMPACT)
+    runs: list[int] = []
+    for number in range(600):
+        keys.publish(f"own.{number}", b"-" * 60)  # nothing of it goes
+        compactor = keys.stream._compactor
+        end = 0 if compactor is None else int(compactor._compacted_to)
+        if end and (not runs or end != runs[-1]):
+            runs.append(end)
+    assert len(runs) > 3
+    assert all(later >= 2 * earlier - 60 for earlier, later in pairwise(runs)), runs

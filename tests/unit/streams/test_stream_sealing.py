@@ -559,3 +559,21 @@ def test_a_stream_that_is_deleted_while_it_is_read_back_and_read_leaves_nothing(
     for client in (reader, other):
         client.pick(m.BasicCancel)
         client.hang_up()
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_what_was_found_at_a_start_is_sealed_although_nothing_comes(is_deleted: bool) -> None:
+    """(7)"""
+    s = Sealing(chunk=1000)
+    assert s.stream._recovered is None, "it was not found at a start"
+    s.publish(2 * CHUNK)
+    s.chunk = CHUNK
+    s.restart(clean=True)
+    stream = s.stream
+    assert stream._recovered is not None
+    assert s.bounds() == []
+    if is_deleted:
+        s.delete()
+    s.pass_sealing_time()
+    assert stream.messages.sealer.table.end == (0 if is_deleted else 2 * CHUNK)
+    assert (stream._recovered is None) == is_deleted
