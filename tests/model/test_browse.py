@@ -255,7 +255,7 @@ class Run:
             "is idle": log.is_idle(),
             "damages": len(log.damages),
             "live": [int(index.live_count) for index in indexes],
-            "counts": [int(count) for count in (queue.delivered, queue.got, queue.redelivered, queue.acked)],
+            "counts": [int(count) for count in (queue.delivered, queue.counts().get, queue.redelivered, queue.acked)],
             "pages": {
                 (at, number)
                 for at, index in enumerate(indexes)

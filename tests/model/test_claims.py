@@ -30,6 +30,7 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.msgstore.log.columns import Columns
 from warren.queues import claims as claims_module
 from warren.queues.base_queue import BaseQueue
+from warren.queues.basic_get import call_when_ready
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import DEAD_LETTER, REQUEUE, ClaimQueue, Verdict, claims_arguments, ends_of, mark_of
@@ -104,7 +105,7 @@ def claim(
         taken_bytes += claimed.body_bytes
         if claimed.waits:
             woken: deque[bool] = deque()
-            queue.call_when_ready(partial(woken.append, True))
+            call_when_ready(queue, partial(woken.append, True))
             rest(harness)
             assert woken
         elif not claimed.count:

@@ -232,7 +232,7 @@ class Run:
         """Make one while nobody works: it is what waits, and changes nothing."""
         before = self.waiting()
         queue = self.place.broker.queue("q")
-        counts = (int(queue.ready_count), int(queue.unacked_count), int(queue.delivered), int(queue.got))
+        counts = (int(queue.ready_count), int(queue.unacked_count), int(queue.delivered), int(queue.counts().get))
         unacked = self.dice.random() < 0.5
         _, rows = self.place.make(unacked=unacked)
         had = rows[: len(self.tags)] if unacked else []
@@ -240,7 +240,7 @@ class Run:
         assert all(row.redelivered for row in had)
         assert [(row.body, row.redelivered) for row in rows[len(had) :]] == before
         assert self.waiting() == before
-        assert counts == (int(queue.ready_count), int(queue.unacked_count), int(queue.delivered), int(queue.got))
+        assert counts == (int(queue.ready_count), int(queue.unacked_count), int(queue.delivered), int(queue.counts().get))
 
     def busy(self) -> None:
         """Make one while clients work."""

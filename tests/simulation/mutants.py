@@ -360,7 +360,7 @@ MUTANTS: Final = (
     mutant(
         "middle-gone-and-nobody-told",
         "a consumer gets nothing although messages wait",
-        (EXPIRY, lines("queue.took_out()"), lines("self.plan()")),
+        (EXPIRY, lines("queue.look_again()"), lines("self.plan()")),
     ),
     mutant(
         "expired-while-it-was-loaded",

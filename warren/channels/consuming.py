@@ -40,6 +40,7 @@ from warren.channels.access import READ
 from warren.channels.login import about_peer
 from warren.channels.shared import PAUSED_LOAD
 from warren.queues.arguments import consumer_arguments
+from warren.queues.basic_get import call_when_ready, can_answer
 from warren.queues.delivery import Consumer
 from warren.queues.queue import Queue
 
@@ -54,11 +55,11 @@ REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to."
 def may_get(channel: Session, name: str) -> bool:
     """Tell whether basic.get can be answered now; if not, its peer is paused until the message has come from disk."""
     queue = channel.vhost.queues.get(name or channel.last_queue)
-    if queue is None or queue.is_ready_to_get():
+    if not isinstance(queue, Queue) or can_answer(queue):
         return True
     peer = channel.connection
     peer.pause(PAUSED_LOAD)
-    queue.call_when_ready(lambda: peer.resume(PAUSED_LOAD))
+    call_when_ready(queue, lambda: peer.resume(PAUSED_LOAD))
     return False
 
 

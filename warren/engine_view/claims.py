@@ -13,6 +13,7 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.channels.broker import Broker
 from warren.engine_view.refs import QueueRef
 from warren.queues.base_queue import BaseQueue
+from warren.queues.basic_get import call_when_ready
 from warren.queues.claim_names import claims_name as claims_name
 from warren.queues.claims import DEAD_LETTER as DEAD_LETTER
 from warren.queues.claims import LIMIT as LIMIT
@@ -151,7 +152,7 @@ class Claims:
         ends = [] if until is None else ends_of(queue, until)
         claimed = _claim_queue(claims).claim(queue, min(most, PIECE_MESSAGES), room_bytes, any_size, ends)
         if claimed.waits:
-            queue.call_when_ready(read)
+            call_when_ready(queue, read)
         self._settle()
         return ClaimedRow(int(claimed.count), int(claimed.body_bytes), claimed.waits)
 

@@ -149,14 +149,15 @@ def consumer_capacity(queue: BaseQueue) -> float:
 
 def queue_deliveries(queue: BaseQueue) -> tuple[int, ...]:
     """Return get with and without ack, deliver with and without ack, redelivered, acked, and get of nothing."""
+    counts = queue.counts()
     return (
-        int(queue.got),
-        int(queue.got_no_ack),
-        int(queue.delivered),
-        int(queue.delivered_no_ack),
-        int(queue.redelivered),
-        int(queue.acked),
-        int(queue.got_empty),
+        int(counts.get),
+        int(counts.get_no_ack),
+        int(counts.deliver),
+        int(counts.deliver_no_ack),
+        int(counts.redeliver),
+        int(counts.ack),
+        int(counts.get_empty),
     )
 
 

@@ -42,7 +42,10 @@ def changed_queues(queues: list[BaseQueue], start: i64, stop: i64, lengths: Leng
         lengths.ready += ready
         lengths.unacked += unacked
         counted: i64 = queue.published + queue.refused + queue.not_by_channels + queue.acked + queue.redelivered
-        counted += queue.delivered + queue.delivered_no_ack + queue.got + queue.got_no_ack + queue.got_empty
+        counted += queue.delivered + queue.delivered_no_ack
+        gets = queue.gets
+        if gets is not None:
+            counted += gets.got + gets.got_no_ack + gets.got_empty
         activity: i64 = (counted * MIX + ready) * MIX + unacked
         if activity != queue.seen_activity:
             queue.seen_activity = activity

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
@@ -40,6 +39,7 @@ from warren.queues.rules import PLAIN_RULES, QueueRules
 from warren.queues.seen_keys import SeenKeys
 
 if TYPE_CHECKING:
+    from warren.queues.basic_get import Gets
     from warren.queues.selection import Selection
 
 
@@ -82,9 +82,7 @@ class BaseQueue(Receiver):
         self.refused: i64 = 0  # published by channels and not taken: too much, or a repetition
         self.delivered: i64 = 0
         self.delivered_no_ack: i64 = 0
-        self.got: i64 = 0
-        self.got_no_ack: i64 = 0
-        self.got_empty: i64 = 0
+        self.gets: Gets | None = None  # None: nobody has asked for a message
         self.redelivered: i64 = 0
         self.acked: i64 = 0
         self.seen_activity: i64 = -1  # of `queues.activity`
@@ -144,9 +142,11 @@ class BaseQueue(Receiver):
         counts.publish = self.published - self.not_by_channels + self.refused
         counts.deliver = self.delivered
         counts.deliver_no_ack = self.delivered_no_ack
-        counts.get = self.got
-        counts.get_no_ack = self.got_no_ack
-        counts.get_empty = self.got_empty
+        gets = self.gets
+        if gets is not None:
+            counts.get = gets.got
+            counts.get_no_ack = gets.got_no_ack
+            counts.get_empty = gets.got_empty
         counts.redeliver = self.redelivered
         counts.ack = self.acked
         return counts
@@ -287,9 +287,6 @@ class BaseQueue(Receiver):
         if not self.deleted:
             self.ready.page_out()
 
-    def took_out(self) -> None:
-        """Continue after a waiting message was taken out by other code."""
-
     # --- deliveries -----------------------------------------------------------------------------------------------
 
     def settle(self, delivery: Delivery) -> None:
@@ -347,16 +344,8 @@ class BaseQueue(Receiver):
     def serve(self, consumer: Consumer) -> None:
         """Deliver to `consumer`, whose turn it is on its channel or connection, while it has room."""
 
-    def is_ready_to_get(self) -> bool:
-        """Tell whether `get` can answer now."""
-        return True
-
-    def call_when_ready(self, waiter: Callable[[], None]) -> None:
-        """Have `waiter` called when `get` can answer."""
-        waiter()
-
     def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
-        """Answer basic.get through `ledger` with the next message; False when it is empty. See `is_ready_to_get`.
+        """Answer basic.get through `ledger` with the next message; False when it is empty. See ``queues.basic_get``.
 
         Raises:
             AmqpError: it does not allow that.

@@ -29,6 +29,7 @@ from warren.queues.backlog import Backlog
 from warren.queues.base_queue import BaseQueue
 from warren.queues.fetch import Fetch
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
+from warren.queues.queue import Queue
 
 READ_BYTES_MAX: Final = 8 << 20
 # How many messages in memory, or pages of an index, one look passes over.
@@ -295,4 +296,5 @@ def settle_seen(queue: BaseQueue, seen: Seen) -> None:
         taken = ready.take_out(seen.place, seen.message.body_bytes)
         assert taken
     ready.settle(seen.message, seen.place)
-    queue.took_out()
+    if isinstance(queue, Queue):
+        queue.look_again()

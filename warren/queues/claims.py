@@ -211,8 +211,8 @@ class ClaimQueue(OffsetQueue):
         """Claim the messages that would leave `queue` next: at most `most`, `room_bytes` of bodies and `PIECE_BYTES`.
 
         `any_size`: the first may be larger. `ends`: for each lane the number from which messages are not claimed, see
-        `ends_of`; empty: all may be. Expired messages are not claimed. `Queue.call_when_ready` tells a caller that
-        waits for the disk.
+        `ends_of`; empty: all may be. Expired messages are not claimed. `basic_get.call_when_ready` tells a caller
+        that waits for the disk.
         """
         claimed = Claimed(most, room_bytes, any_size=any_size)
         if queue.is_shut or queue.deleted or self.deleted:
@@ -228,7 +228,7 @@ class ClaimQueue(OffsetQueue):
                 self._claim_returned(queue, lane, end, most, claimed)
                 self._claim_waiting(queue, lane, end, claimed)
             lane += 1
-        queue.took_out()
+        queue.look_again()
         return claimed
 
     def _claim_returned(self, queue: Queue, lane: i64, end: i64, most: i64, claimed: Claimed) -> None:

@@ -24,6 +24,7 @@ from mypy_extensions import i64
 
 from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
+from warren.queues.basic_get import serve_waiters
 from warren.queues.dispatch import DRAIN_BUDGET
 from warren.queues.lanes import LANE_SHIFT
 from warren.queues.queue_host import QueueHost
@@ -64,6 +65,7 @@ class CommitGate(BatchWaiter):
         self._groups: list[_Uncommitted] = []  # by batch, in order
         self._ahead = [0] * queue.ready.lane_count  # by lane: how many places are given out and not ready
         self._awaits_declaration: bool = False
+        self.is_recovering: bool = False  # recovered messages wait for the first commit of this life (6)
 
     # --- in -------------------------------------------------------------------------------------------------------
 
@@ -118,9 +120,9 @@ class CommitGate(BatchWaiter):
     def _recovered(self) -> None:
         """Hand out recovered messages from now on."""
         queue = self._queue
-        if queue.is_recovering and not queue.deleted:
-            queue.is_recovering = False
-            queue.shut()
+        if self.is_recovering and not queue.deleted:
+            self.is_recovering = False
+            queue.restrain()
             queue.wake()
 
     def committed(self) -> None:
@@ -133,15 +135,21 @@ class CommitGate(BatchWaiter):
                 self._awaits_declaration = True
                 return
             self._release(groups[0])
-        queue.released()
+        self._released()
 
     def open(self) -> None:
         """Make all messages ready: the queue no longer waits for commits."""
-        queue = self._queue
         while self._groups:
             self._release(self._groups[0])
         self._recovered()
-        queue.released()
+        self._released()
+
+    def _released(self) -> None:
+        """Have the queue continue: messages are ready."""
+        queue = self._queue
+        if queue.is_hungry:
+            queue.wake()
+        serve_waiters(queue)
 
     def _release(self, group: _Uncommitted) -> None:
         """Make the messages of the first group ready.
@@ -172,10 +180,9 @@ class CommitGate(BatchWaiter):
 
     def await_first_commit(self) -> None:
         """Keep recovered messages, and those after them, until the first commit of this life (6)."""
-        queue = self._queue
-        if not queue.is_recovering:
-            queue.is_recovering = True
-            queue.shut()
+        if not self.is_recovering:
+            self.is_recovering = True
+            self._queue.restrain()
             self._log.wait(self, True)
 
     # --- away -----------------------------------------------------------------------------------------------------

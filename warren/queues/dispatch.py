@@ -84,7 +84,7 @@ class Dispatch:
                 return
             budget -= 1
             if not ready.is_ready():
-                return  # `Queue._loaded` will continue
+                return  # `Queue.look_again` will continue
             consumer = queue.pick()
             if queue.is_search_long:
                 budget -= queue.take_search_cost()
@@ -160,4 +160,6 @@ class PriorityDispatch(Dispatch):
     """Hands out the messages of a priority queue."""
 
     def came(self, lane: i64) -> None:
-        self._queue.wake_if_hungry()  # messages of lower levels may be waiting for the disk
+        queue = self._queue
+        if queue.is_hungry:
+            queue.wake()  # messages of lower levels may be waiting for the disk

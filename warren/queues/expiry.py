@@ -286,7 +286,7 @@ class Expiry:
             return
         self._fetching = False
         fetch.index.unload_candidates += fetch.loaded
-        queue.took_out()
+        queue.look_again()
 
     def first_ms(self) -> i64:
         """Return when the next message expires, as far as that is known in memory."""

@@ -155,7 +155,7 @@ class KeyShared(Dispatch):
                 return
             budget -= 1
             if not backlog.is_ready():
-                return  # `Queue._loaded` will continue
+                return  # `Queue.look_again` will continue
             if queue.is_restrained():
                 return
             text = keys.text_of(backlog.oldest())

@@ -7,7 +7,7 @@
    consumer may be able to take a message: a publish into a queue of stalled consumers is an append.
 3. Consumers of higher priority are served first, equals in turn (``queues.consumer_groups``).
 4. A persistent message in a durable queue is in the log, or on its way there, until it is settled here.
-5. While the next message is being read from disk, consumers and basic.get wait for `_loaded`.
+5. While the next message is being read from disk, consumers and basic.get wait for `look_again`.
 6. The keeper carries out arguments and policies (``queues.rule_keeper``); a queue without any does not have a keeper.
 7. The keeper's dispatch decides which consumer takes which message (``queues.dispatch``). It may narrow (2) and (3): to
    the messages of a key (``queues.key_sharing``), or to those that a consumer wants (``queues.selective``).
@@ -21,7 +21,6 @@ The making of a queue (declaration, ownership, deletion) belongs to ``vhosts.vir
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import i64
@@ -33,6 +32,7 @@ from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.arguments import QueueArguments
 from warren.queues.backlog import Backlog, nobody_waits
 from warren.queues.base_queue import BaseQueue
+from warren.queues.basic_get import answer_get, serve_waiters
 from warren.queues.commit_gate import CommitGate
 from warren.queues.consumer_groups import NOBODY, ConsumerGroups
 from warren.queues.counters import DeathCounts
@@ -74,12 +74,10 @@ class Queue(BaseQueue):
         self.is_search_long: bool = False  # many are passed over in a search: only `drain` looks for a consumer
         self.keeper: RuleKeeper | None = None
         self.gate: CommitGate | None = None  # None: messages are ready when they come; else there is a keeper
-        self.is_recovering: bool = False  # recovered messages wait for the first commit of this life
-        self.is_shut: bool = False  # paused or recovering
+        self.is_shut: bool = False  # paused, or its recovered messages wait for the first commit of this life
         self._restrained: bool = False  # shut, or with a limit of unacked messages, or being given some back
-        self._returning: int = 0  # how many channels are giving messages back, step by step
-        self._load_waiters: list[Callable[[], None]] | None = None  # None: nobody waits
-        self.ready.backlog(0).on_loaded = self._loaded
+        self.returning: int = 0  # how many channels are giving messages back, step by step
+        self.ready.backlog(0).on_loaded = self.look_again
 
     # --- in -------------------------------------------------------------------------------------------------------
 
@@ -130,11 +128,6 @@ class Queue(BaseQueue):
 
     def _delay(self, message: Message, until_ms: i64) -> None:
         self.need_keeper().hold(message, until_ms)
-
-    def released(self) -> None:
-        """Continue after messages have become ready."""
-        self.wake_if_hungry()
-        self.serve_waiters()
 
     def publish_steps(self) -> i64:
         return 1 if self.keeper is None else RULED_STEPS
@@ -268,17 +261,18 @@ class Queue(BaseQueue):
             keeper.dispatch.settled(delivery.message, delivery.sequence_number)
 
     def begin_return(self) -> None:
-        self._returning += 1
+        self.returning += 1
         self._restrained = True
 
     def end_return(self) -> None:
         if self.deleted:
             return
-        self._returning -= 1
-        self._restrain()
+        self.returning -= 1
+        self.restrain()
         self.wake()
-        if self._load_waiters and not self._returning:
-            self._loaded(0, 0)
+        gets = self.gets
+        if gets is not None and gets.waiters and not self.returning:
+            self.look_again()
 
     def rewrites(self, delay_ms: i64) -> bool:
         keeper = self.keeper
@@ -303,11 +297,6 @@ class Queue(BaseQueue):
         if self.ready.count > 0 and not self.is_scheduled:
             self.is_scheduled = True
             self._runnable.append(self)
-
-    def wake_if_hungry(self) -> None:
-        """Have a message delivered that became ready outside of a publish."""
-        if self.is_hungry:
-            self.wake()
 
     def drain(self) -> None:
         """Deliver ready messages while consumers take them, at most `DRAIN_BUDGET`; then queue up again."""
@@ -344,7 +333,7 @@ class Queue(BaseQueue):
                 return
             budget -= 1
             if not ready.is_ready():
-                return  # `_loaded` will continue
+                return  # `look_again` will continue
             consumer = self.pick()
             if self.is_search_long:
                 budget -= self.take_search_cost()
@@ -378,102 +367,33 @@ class Queue(BaseQueue):
     def _limit_time(self, consumer: Consumer) -> None:
         self.need_keeper().timeouts().begin(consumer.ledger, consumer.visibility_ms, consumer.timeout_ms)
 
-    def is_ready_to_get(self) -> bool:
-        """Tell whether `get` can answer now; first let expired messages go."""
-        if self._returning:
-            return False
-        if self.keeper is not None and not self.keeper.expiry.expire():
-            return False  # `serve_waiters` when all has
-        return self._is_next_here()
-
-    def _is_next_here(self) -> bool:
-        """Tell whether the next message is in memory and committed, or does not exist."""
-        ready = self.ready
-        if self.is_recovering:
-            return self.ready_count == 0
-        if ready.count == 0:
-            return ready.uncommitted_count == 0
-        keeper = self.keeper
-        return ready.is_ready() if keeper is None else keeper.dispatch.is_ready()
-
-    def call_when_ready(self, waiter: Callable[[], None]) -> None:
-        """Have `waiter` called when the oldest message has been read from disk, or returned messages are in place."""
-        if self._load_waiters is None:
-            self._load_waiters = []
-        self._load_waiters.append(waiter)
-
     def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
-        if self._get(ledger, no_ack):
-            return True
-        self.got_empty += 1
-        ledger.got_empty += 1
-        return False
+        return answer_get(self, ledger, no_ack)
 
-    def _get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
-        ready = self.ready
-        keeper = self.keeper
-        if keeper is not None:
-            keeper.used()
-            keeper.expiry.expire()
-        message: Message | None = None
-        if self.is_shut:
-            pass
-        elif keeper is not None:
-            message = keeper.dispatch.maybe_take(ledger)
-        elif ready.count > 0 and ready.is_ready():
-            message = ready.take_next()
-        if message is None:
-            return False
-        place: i64 = ready.next_place
-        if ready.next_redelivered:
-            self.redelivered += 1
-        if no_ack:
-            self.got_no_ack += 1
-            ready.settle(message, place)
-        else:
-            self.got += 1
-            self.unacked_count += 1
-            self.unacked_bytes += message.body_bytes
-            if keeper is not None:
-                keeper.dispatch.got(message, place, ledger)
-        ledger.get(self, message, place, ready.next_redelivered, no_ack, ready.count)
-        rules = self.rules
-        if not no_ack and (rules.visibility_timeout_ms > 0 or rules.consumer_timeout_ms > 0):
-            self.need_keeper().timeouts().begin(ledger, rules.visibility_timeout_ms, rules.consumer_timeout_ms)
-        return True
+    def look_again(self, lost: int = 0, lost_bytes: int = 0) -> None:
+        """Continue after messages were taken out by other code, or read from disk: the next one may be in memory now.
 
-    def _loaded(self, lost: int, lost_bytes: int) -> None:
-        """Continue after messages were read from disk; those that were `lost` are damaged there, and not served."""
+        `lost`: how many of those that were read are damaged, and not served.
+        """
         self.ready.lost(lost, lost_bytes)
         keeper = self.keeper
         if keeper is not None and not self.deleted:
             keeper.loaded()
         if self.is_hungry:
             self.wake()
-        self.serve_waiters()
-
-    def serve_waiters(self) -> None:
-        """Let waiters for the next message continue, if it is here."""
-        waiters = self._load_waiters
-        if waiters and not self._returning and self._is_next_here():
-            self._load_waiters = None
-            for waiter in waiters:
-                waiter()
-
-    def took_out(self) -> None:
-        self._loaded(0, 0)  # the next one may be in memory now
+        serve_waiters(self)
 
     def purge(self) -> int:
         count = int(self.ready_count)
         self.ready.purge()
         if self.gate is not None:
             self.gate.purge()
-        self._loaded(0, 0)
+        self.look_again()
         return count
 
     def close(self) -> None:
         self.deleted = True
-        self._returning = 0
+        self.returning = 0
         self.exclusive_consumer = None
         if self._groups is not NOBODY:
             self._groups.clear()
@@ -489,7 +409,7 @@ class Queue(BaseQueue):
         if keeper is not None:
             keeper.close()
             self.keeper = None
-        self._loaded(0, 0)
+        self.look_again()
 
     # --- rules ----------------------------------------------------------------------------------------------------
 
@@ -517,7 +437,7 @@ class Queue(BaseQueue):
     def apply_rules(self, rules: QueueRules) -> None:
         super().apply_rules(rules)
         self.stores = self.durable and not rules.memory_only
-        self._restrain()
+        self.restrain()
         if rules.is_plain and self.keeper is None:
             self._fit_consumers()  # their timeout is not a rule of the queue
             return
@@ -562,20 +482,18 @@ class Queue(BaseQueue):
 
     def pause(self, *, paused: bool) -> None:
         super().pause(paused=paused)
-        self.shut()
+        self.restrain()
 
-    def shut(self) -> None:
+    def restrain(self) -> None:
         """Give out nothing while there is a reason. Code that removes one wakes the queue."""
-        self.is_shut = self.paused or self.is_recovering
-        self._restrain()
-
-    def _restrain(self) -> None:
-        self._restrained = self.is_shut or self.rules.max_unacked >= 0 or self._returning > 0
+        gate = self.gate
+        self.is_shut = self.paused or (gate is not None and gate.is_recovering)
+        self._restrained = self.is_shut or self.rules.max_unacked >= 0 or self.returning > 0
 
     def is_restrained(self) -> bool:
         """Tell (and note) that the rules do not allow deliveries now. Code that changes that wakes the queue."""
         if self._restrained and (
-            self.is_shut or self._returning > 0 or 0 <= self.rules.max_unacked <= self.unacked_count
+            self.is_shut or self.returning > 0 or 0 <= self.rules.max_unacked <= self.unacked_count
         ):
             self.is_hungry = False
             return True

@@ -24,6 +24,7 @@ from mypy_extensions import i64
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.basic_get import serve_waiters
 from warren.queues.dead_letter import REJECTED
 from warren.queues.delivery import Delivery
 from warren.queues.delivery_timeout import DeliveryTimeouts
@@ -115,7 +116,9 @@ class RuleKeeper(Timer):
         """Take a message that was held here; it was counted when it came."""
         self.expiry.released(message)
         self._add(message)
-        self.queue.wake_if_hungry()
+        queue = self.queue
+        if queue.is_hungry:
+            queue.wake()
 
     def _add(self, message: Message) -> None:
         queue = self.queue
@@ -187,7 +190,7 @@ class RuleKeeper(Timer):
             return
         waited = self.expiry.is_held_up
         if self.expiry.expire():
-            queue.serve_waiters()
+            serve_waiters(queue)
             if waited:
                 queue.wake()
         self.length.keep()

@@ -241,7 +241,8 @@ class Selective(Dispatch):
         for search in self._searches:
             if search.came(lane):
                 queue.is_hungry = True
-        queue.wake_if_hungry()
+        if queue.is_hungry:
+            queue.wake()
 
     def came_back(self, place: i64) -> None:
         for search in self._searches:
@@ -265,7 +266,7 @@ class Selective(Dispatch):
             if search is None:
                 budget -= 1
                 if not ready.is_ready():
-                    break  # `Queue._loaded` will continue
+                    break  # `Queue.look_again` will continue
                 self._hand_out_next(consumer)
                 continue
             if not search.is_through and not search.waits:

@@ -235,7 +235,9 @@ class SharedKeys(ReturnedMessages):
             self._clear_heaps()
         if self._rests:
             self._rests = False
-            self._queue.wake_if_hungry()
+            queue = self._queue
+            if queue.is_hungry:
+                queue.wake()
         return message
 
     def take_read(self, place: i64) -> bool:
