@@ -5,7 +5,7 @@
 
 1. Both take steps, and may take several turns. Promised room counts as if the messages waited in the queue already, so
    other publishers cannot use it meanwhile; promised messages are let in even if the limit has been lowered since.
-2. A deleted queue takes nothing. A queue that may not refuse publishes (`may_refuse`) is neither counted nor asked.
+2. A deleted queue takes nothing. A queue that takes every publish (`maybe_room` is None) is neither counted nor asked.
 3. A commit that is done at once needs no promise. Only one commit at a time has promises: one that takes turns holds
    the batch of the log.
 """
@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from warren.queues.long_work import Steps
-from warren.queues.receiver import Receiver
+from warren.queues.receiver import Receiver, Room
 
 if TYPE_CHECKING:
     from warren.channels.transaction import BufferedPublish
 
 
 class _Share:
-    """The messages that one queue would get."""
+    """The messages that one queue would get, and the `room` for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room) -> None:
+        self.room = room
         self.messages: i64 = 0
         self.body_bytes: i64 = 0
 
@@ -67,7 +68,7 @@ class CommitCheck:
         asked = self._asked
         if asked is not None and self.is_promised:
             for queue in asked[: int(self._next_asked)]:
-                queue.void_promise()
+                self._shares[queue].room.void_promise()
         self._asked = None
 
     def _count(self, publishes: list[BufferedPublish], steps: Steps) -> bool:
@@ -124,10 +125,11 @@ class CommitCheck:
             if queue.deleted:
                 continue
             self._has_takers = True
-            if coming > 0 and queue.may_refuse():
+            room = queue.maybe_room() if coming > 0 else None
+            if room is not None:
                 share = self._shares.get(queue)
                 if share is None:
-                    share = _Share()
+                    share = _Share(room)
                     self._shares[queue] = share
                 share.messages += coming
                 share.body_bytes += self._body_bytes
@@ -147,10 +149,10 @@ class CommitCheck:
             queue = asked[self._next_asked]
             share = self._shares[queue]
             if not queue.deleted:
-                if not queue.has_space_for(share.messages, share.body_bytes):
+                if not share.room.has_space_for(share.messages, share.body_bytes):
                     self.full_queue = queue
                     return True
                 if self.is_promised:
-                    queue.promise(share.messages, share.body_bytes)
+                    share.room.promise(share.messages, share.body_bytes)
             self._next_asked += 1
         return True

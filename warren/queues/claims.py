@@ -40,6 +40,7 @@ from warren.queues.origin import CHANNEL, RELEASED
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
+from warren.queues.receiver import Room
 from warren.queues.retry import DELIVERY_COUNT, count_of
 
 # Arguments of the declaration: the drain that the claims belong to.
@@ -57,6 +58,7 @@ PIECE_BYTES: Final = 1 << 20
 
 _IDENTITY_BITS: Final = 64
 _NO_END: Final = NUMBER_MASK + 1
+_NO_ROOM: Final = Room()
 
 
 def claims_arguments(queue: str, consumer: str) -> bytes:
@@ -376,11 +378,8 @@ class ClaimQueue(OffsetQueue):
         """Refuse to hold a message."""
         return self.accept(message, origin)
 
-    def may_refuse(self) -> bool:
-        return True
-
-    def has_space_for(self, count: i64, body_bytes: i64) -> bool:
-        return False
+    def maybe_room(self) -> Room | None:
+        return _NO_ROOM
 
     def origin_name(self) -> str:
         return self.source_name

@@ -19,6 +19,7 @@ from warren.queues.dead_letter import MAXLEN
 from warren.queues.message_deaths import LEAVE_MAX, MessageDeaths
 from warren.queues.origin import PROMISED
 from warren.queues.queue_host import QueueHost
+from warren.queues.receiver import Room
 from warren.queues.rules import DROP_HEAD, REJECT_PUBLISH_DLX, QueueRules
 from warren.queues.timers import Timer
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from warren.queues.queue import Queue
 
 
-class LengthLimit:
+class LengthLimit(Room):
     """The limits of `queue`. `timer` is set when a turn may not drop all that is too much."""
 
     def __init__(self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, timer: Timer) -> None:
@@ -44,7 +45,6 @@ class LengthLimit:
         self._rules = rules
 
     def has_space_for(self, count: i64, body_bytes: i64) -> bool:
-        """Tell whether `count` messages with `body_bytes` bytes would fit if consumers took none."""
         rules = self._rules
         queue = self._queue
         if rules.max_length >= 0 and queue.ready_count + self._promised + count > rules.max_length:
@@ -55,12 +55,10 @@ class LengthLimit:
         )
 
     def promise(self, count: i64, body_bytes: i64) -> None:
-        """Reserve room for `count` messages with `body_bytes` bytes, until they come, or until `void_promise`."""
         self._promised = count
         self._promised_bytes = body_bytes
 
     def void_promise(self) -> None:
-        """Cancel the room reserved for a commit."""
         self._promised = 0
         self._promised_bytes = 0
 

@@ -45,7 +45,7 @@ from warren.queues.lanes import HELD_FROM, LANE_SHIFT, NUMBER_MASK, UNDELIVERED
 from warren.queues.origin import CHANNEL, PROMISED, RELEASED
 from warren.queues.outcome import ACCEPTED
 from warren.queues.queue_host import QueueHost
-from warren.queues.receiver import RULED_STEPS
+from warren.queues.receiver import RULED_STEPS, Room
 from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import DROP_HEAD, QueueRules
 from warren.queues.selection import Selection
@@ -136,20 +136,10 @@ class Queue(BaseQueue):
         keeper = self.keeper
         return keeper is not None and keeper.retries.counts
 
-    def may_refuse(self) -> bool:
+    def maybe_room(self) -> Room | None:
         rules = self.rules
-        return rules.overflow != DROP_HEAD and (rules.max_length >= 0 or rules.max_length_bytes >= 0)
-
-    def has_space_for(self, count: i64, body_bytes: i64) -> bool:
-        return self.need_keeper().length.has_space_for(count, body_bytes)
-
-    def promise(self, count: i64, body_bytes: i64) -> None:
-        self.need_keeper().length.promise(count, body_bytes)
-
-    def void_promise(self) -> None:
-        keeper = self.keeper
-        if keeper is not None:
-            keeper.length.void_promise()
+        may_refuse = rules.overflow != DROP_HEAD and (rules.max_length >= 0 or rules.max_length_bytes >= 0)
+        return self.need_keeper().length if may_refuse else None
 
     def has_lane(self, lane: i64) -> bool:
         return HELD_FROM <= lane <= UNDELIVERED or super().has_lane(lane)

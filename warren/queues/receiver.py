@@ -6,7 +6,7 @@
 
 1. Publishers, exchanges that hold messages, dead letters and copies know a receiver only by these methods.
 2. A receiver answers with the fate of the message (``queues.outcome``); a receiver that is gone accepts it.
-3. A commit asks a receiver that may refuse publishes for room first (``channels.commit_check``).
+3. A commit asks a receiver that may refuse publishes for its `Room` first (``channels.commit_check``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,20 @@ from warren.queues.destination import Destination
 # The cost of a message for a queue with rules: it looks at lengths and times, and may have to make room; a message that
 # comes back gets new headers, or is dead-lettered.
 RULED_STEPS: Final = 4
+
+
+class Room:
+    """The room of a receiver that may refuse publishes. This one has none; ``queues.length_limit`` has that of a queue."""
+
+    def has_space_for(self, count: i64, body_bytes: i64) -> bool:
+        """Tell whether `count` more messages with `body_bytes` bytes would fit if consumers took none."""
+        return False
+
+    def promise(self, count: i64, body_bytes: i64) -> None:
+        """Reserve room for the messages of a commit (origin `PROMISED`), until they come, or until `void_promise`."""
+
+    def void_promise(self) -> None:
+        """Cancel the room reserved for a commit."""
 
 
 class Receiver(Destination):
@@ -47,16 +61,6 @@ class Receiver(Destination):
         """Return the steps that a message counts that comes to it, or comes back, in work of several turns."""
         return 1
 
-    def may_refuse(self) -> bool:
-        """Tell whether it refuses publishes when it is full, or always."""
-        return False
-
-    def has_space_for(self, count: i64, body_bytes: i64) -> bool:
-        """Tell whether `count` more messages with `body_bytes` bytes would fit if consumers took none."""
-        return True
-
-    def promise(self, count: i64, body_bytes: i64) -> None:
-        """Reserve room for the messages of a commit (origin `PROMISED`), until they come, or until `void_promise`."""
-
-    def void_promise(self) -> None:
-        """Cancel the room reserved for a commit."""
+    def maybe_room(self) -> Room | None:
+        """Return its room; None: it takes every publish."""
+        return None
