@@ -23,11 +23,7 @@ REASONS = {
     "msgstore/log/batch.py": {"Batch": "a record of one batch: rows are added to it in place, once per message"},
     "msgstore/log/message_log.py": {"MessageLog": "its fields are the log's parts and counters, read once per message"},
     "msgstore/log/queue_index.py": {"QueueIndex": "the cursors of one index, written per message"},
-    "queues/base_queue.py": {"BaseQueue": "what channels, ledgers and views ask of any queue, and its counts"},
     "queues/delivery.py": {"DeliveryLedger": "per message: a further object costs a look-up"},
-    "queues/queue.py": {
-        "Queue": "what `BaseQueue` asks for; the way of a plain queue is in line, modes are a `Dispatch`"
-    },
     "queues/rules.py": {"QueueRules": "a record: a field for each rule"},
     "replication/replica_store.py": {"ReplicaStore": "a follower's files: what each entry does to them"},
     "server/application.py": {"Application": "it puts the parts of the process together, and ends them"},

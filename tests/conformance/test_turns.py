@@ -11,8 +11,8 @@ from engine_harness import Client, Harness, Received, basic_consume, body_of, pu
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
+from warren.queues.consumer_groups import PASSED_OVER_PER_MESSAGE
 from warren.queues.dispatch import DRAIN_BUDGET
-from warren.queues.queue import PASSED_OVER_PER_MESSAGE
 from warren.queues.turns import RUN_MAX
 
 from .rules import rule

@@ -240,7 +240,12 @@ class Run:
         assert all(row.redelivered for row in had)
         assert [(row.body, row.redelivered) for row in rows[len(had) :]] == before
         assert self.waiting() == before
-        assert counts == (int(queue.ready_count), int(queue.unacked_count), int(queue.delivered), int(queue.counts().get))
+        assert counts == (
+            int(queue.ready_count),
+            int(queue.unacked_count),
+            int(queue.delivered),
+            int(queue.counts().get),
+        )
 
     def busy(self) -> None:
         """Make one while clients work."""

@@ -30,6 +30,7 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.backlog import Backlog
+from warren.queues.basic_get import answer_get
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.held_messages import HeldMessage
 from warren.queues.lanes import HELD_FROM, NUMBER_MASK
@@ -103,7 +104,7 @@ def _read_ready(opened: Opened, index: QueueIndex, messages: Messages, found: Re
         host=QueueHost(VHOST, log, TimerQueue()),
     )
     if index.lane:
-        queue.make_lanes(int(index.lane))
+        queue.ready.make_lanes(int(index.lane) + 1)
     queue.restore(index, found.clean)
     outbox = Outbox(1, [], 1 << 40)
     ledger = DeliveryLedger(1, Turns(outbox, []), 0)
@@ -113,7 +114,7 @@ def _read_ready(opened: Opened, index: QueueIndex, messages: Messages, found: Re
             if not run_reads(opened.store, log) and queue.ready_count:
                 raise Violation("a queue waits for messages that nobody reads")
             continue
-        queue.get(ledger, False)
+        answer_get(queue, ledger, False)
         # basic.get-ok: a frame head of 7 bytes, two ids, the tag.
         redelivered.append(outbox.take()[0][7 + 4 + 8] == 1)
     read = [(int(delivery.sequence_number) & NUMBER_MASK, delivery.message) for delivery in ledger.take(0, True)]

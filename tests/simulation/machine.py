@@ -63,7 +63,8 @@ from warren.msgstore.log.records import (
 from warren.msgstore.log.replay import Replay, maybe_frame
 from warren.msgstore.log.segments import Segment
 from warren.queues.arguments import QueueArguments
-from warren.queues.base_queue import BaseQueue
+from warren.queues.base_queue import BaseQueue, owns
+from warren.queues.basic_get import answer_get
 from warren.queues.dead_letter import EXPIRED, MAXLEN
 from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.effective_policy import NO_POLICY
@@ -214,7 +215,7 @@ class Machine:
                 queue.restore(index, clean)
             found[name] = list(self.paper.orphans.pop(queue_id, ()))
         for key, index in list(log.indexes.items()):
-            if index.lane and index.name in self.queues and self.queues[index.name].owns(index):
+            if index.lane and index.name in self.queues and owns(self.queues[index.name], index):
                 self.queues[index.name].restore(index, clean)
                 found[index.name] += self.paper.orphans.pop(key, ())
         for name, entries in found.items():
@@ -292,7 +293,7 @@ class Machine:
             queue.parsed = QueueArguments(QueueDeclaration(name, durable=durable, arguments=arguments), VHOST)
             rules = rules_of(queue.parsed, NO_POLICY)
             if rules.max_priority > 0:
-                queue.make_lanes(int(rules.max_priority))
+                queue.ready.make_lanes(int(rules.max_priority) + 1)
             queue.apply_rules(rules)
         return queue
 
@@ -438,7 +439,7 @@ class Machine:
         if not queue.ready.is_ready():
             return False
         self._getting = (name, no_ack)
-        got = queue.get(self.ledger, no_ack)
+        got = answer_get(queue, self.ledger, no_ack)
         self._look()
         self._sent()
         return got

@@ -42,7 +42,7 @@ CHECKPOINT: Final = "msgstore/log/checkpoint.py"
 CHECKPOINT_CYCLE: Final = "msgstore/log/checkpoint_cycle.py"
 COMPACTION: Final = "msgstore/log/compaction.py"
 INDEX: Final = "msgstore/log/queue_index.py"
-QUEUE: Final = "queues/queue.py"
+RETRY: Final = "queues/retry.py"
 BASE_QUEUE: Final = "queues/base_queue.py"
 BACKLOG: Final = "queues/backlog.py"
 OFFSET_BACKLOG: Final = "queues/offset_backlog.py"
@@ -288,13 +288,13 @@ MUTANTS: Final = (
         "replaced-without-ack",
         "a segment counts references that nobody has, or the broker does not start",
         (
-            QUEUE,
-            lines("    self._log.batch.settle(index, delivery.message, place & NUMBER_MASK)"),
+            RETRY,
+            lines("index.log.batch.settle(index, delivery.message, place & NUMBER_MASK)"),
             lines(
-                "    if delivery.message.row >= 0:",
-                "        self._log.batch.settle(index, delivery.message, place & NUMBER_MASK)",
-                "    else:",
-                "        index.forget(place & NUMBER_MASK)",
+                "if delivery.message.row >= 0:",
+                "    index.log.batch.settle(index, delivery.message, place & NUMBER_MASK)",
+                "else:",
+                "    index.forget(place & NUMBER_MASK)",
             ),
         ),
     ),
@@ -302,13 +302,14 @@ MUTANTS: Final = (
         "replaced-in-memory-only",
         "after a crash a message that came back is nowhere",
         (
-            QUEUE,
+            RETRY,
             lines(
-                "if message.persistent and self.stores:",
-                "    self.ready.store(message, place)",
+                "if message.persistent and queue.stores:",
+                "    queue.ready.store(message, place)",
                 "delivery.message = message",
+                indent=4,
             ),
-            lines("delivery.message = message"),
+            lines("delivery.message = message", indent=4),
         ),
     ),
     mutant(
@@ -390,8 +391,8 @@ MUTANTS: Final = (
         "of two lanes of the same name one is not served",
         (
             BASE_QUEUE,
-            lines("return index.queue_id >= self.store_id and self.has_lane(index.lane)"),
-            lines("return self.has_lane(index.lane)"),
+            lines("return index.queue_id >= queue.store_id and queue.has_lane(index.lane)", indent=4),
+            lines("return queue.has_lane(index.lane)", indent=4),
         ),
     ),
     mutant(

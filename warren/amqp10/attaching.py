@@ -48,7 +48,8 @@ from warren.channels.topology import run_topology
 from warren.queues.arguments import STREAM
 from warren.queues.base_queue import BaseQueue
 from warren.queues.delivery import Consumer
-from warren.queues.selective import SELECTIVE_MAX
+from warren.queues.queue import Queue
+from warren.queues.selective import SELECTIVE_MAX, why_not_selected
 
 if TYPE_CHECKING:
     from warren.amqp10.session import Amqp10Session
@@ -211,7 +212,7 @@ def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arg
         wanted = Wanted(source, fields)
         filters = wanted.applied
         found_queue = session.vhost.queues.get(queue)
-        may_filter = found_queue is not None and found_queue.why_not_selected() == ""
+        may_filter = found_queue is not None and why_not_selected(found_queue) == ""
         if found_queue is not None and wanted.expressions is not None:
             _check_selection(found_queue)
             _hold_filters(session, link, wanted)
@@ -264,10 +265,11 @@ def _check_selection(queue: BaseQueue) -> None:
     Raises:
         LinkError: its arguments do not go with that, or there are too many such consumers.
     """
-    why = queue.why_not_selected()
+    why = why_not_selected(queue)
     if why:
         raise LinkError(UNIMPLEMENTED, f"{why}: attach without filters, or use another queue")
-    if queue.selective_count() >= SELECTIVE_MAX:
+    keeper = queue.keeper if isinstance(queue, Queue) else None
+    if keeper is not None and keeper.dispatch.selective_count() >= SELECTIVE_MAX:
         text = f"queue '{queue.name}' has {SELECTIVE_MAX} receivers with filters, the most there may be"
         raise LinkError(LIMIT_EXCEEDED, text)
 

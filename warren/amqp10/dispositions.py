@@ -33,6 +33,8 @@ from warren.channels.jobs import LOOKS_PER_STEP, Returning
 from warren.queues.dead_letter import with_headers
 from warren.queues.delivery import Consumer, Delivery
 from warren.queues.long_work import Job, Steps
+from warren.queues.queue import Queue
+from warren.queues.retry import store_again
 
 if TYPE_CHECKING:
     from warren.amqp10.session import Amqp10Session
@@ -171,7 +173,10 @@ def annotate(delivery: Delivery, annotations: Table) -> bool:
     header_bytes = len(delivery.message.header_payload())
     if queue.deleted or header_bytes > ANNOTATED_MAX_BYTES:
         return False
-    return queue.replace(delivery, with_headers(delivery.message, annotations))
+    if not isinstance(queue, Queue):
+        return False
+    store_again(queue, delivery, with_headers(delivery.message, annotations))
+    return True
 
 
 class DispositionRun(Job):

@@ -21,6 +21,7 @@ from warren.amqp10.links import SendingLink
 from warren.queues.arguments import STREAM
 from warren.queues.delivery import Consumer
 from warren.queues.long_work import Job, Steps
+from warren.streams.stream import Stream
 
 if TYPE_CHECKING:
     from warren.amqp10.session import Amqp10Session
@@ -34,11 +35,11 @@ def begin_drain(session: Amqp10Session, link: SendingLink) -> None:
     if consumer is None or consumer.credit == 0:
         _end(session, link)
         return
-    offsets = consumer.queue.offset_range()
-    link.drain_to = 0 if offsets is None else offsets[1]
+    queue = consumer.queue
+    link.drain_to = queue.next_offset() if isinstance(queue, Stream) else 0
     search = consumer.search
     if search is not None:
-        search.mark(consumer.queue.ready)
+        search.mark(queue.ready)
     session.connection.begin(DrainRun(session, link))
 
 
@@ -123,7 +124,7 @@ def _place_of(consumer: Consumer) -> i64:
     search = consumer.search
     if search is not None:
         return search.looks
-    return queue.offset_of(consumer) or 0
+    return queue.offset_of(consumer) if isinstance(queue, Stream) else 0
 
 
 def _is_through(link: SendingLink, consumer: Consumer) -> bool:

@@ -47,7 +47,7 @@ from warren.msgstore.log.jobs import CommitJob, Errand
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.queues.base_queue import BaseQueue
+from warren.queues.base_queue import BaseQueue, owns
 from warren.queues.counters import Churn, DeathTable, MessageCounts, Sums
 from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS, METADATA, VHOST_RECORDS
 from warren.queues.long_work import LongWork
@@ -358,7 +358,7 @@ class Broker:
             held.restore(index, clean=clean)
             return True
         queue = None if vhost is None else vhost.queues.get(index.name)
-        if queue is None or not queue.durable or not queue.owns(index):
+        if queue is None or not queue.durable or not owns(queue, index):
             return False
         queue.restore(index, clean)
         if queue.seen is not None:

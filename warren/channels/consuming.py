@@ -40,7 +40,7 @@ from warren.channels.access import READ
 from warren.channels.login import about_peer
 from warren.channels.shared import PAUSED_LOAD
 from warren.queues.arguments import consumer_arguments
-from warren.queues.basic_get import call_when_ready, can_answer
+from warren.queues.basic_get import answer_get, call_when_ready, can_answer
 from warren.queues.delivery import Consumer
 from warren.queues.queue import Queue
 
@@ -68,7 +68,9 @@ def get(channel: Session, method: m.BasicGet) -> None:
     name = channel.queue_name(method.queue)
     channel.authorize(READ, "queue", name)
     queue = channel.vhost.queue(name, channel.connection)
-    if not queue.get(channel.ledger, method.no_ack):
+    if not isinstance(queue, Queue):
+        raise queue.refusal("basic.get")
+    if not answer_get(queue, channel.ledger, method.no_ack):
         channel.reply(m.BasicGetEmpty(""))
 
 

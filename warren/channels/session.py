@@ -393,7 +393,7 @@ class Session:
         if self.ledger.is_overdue(signed_tag(tag)):
             return
         delivery = self.ledger.outstanding(signed_tag(tag))
-        delivery.queue.touch(self.ledger, delivery)
+        delivery.queue.limit_again(self.ledger, delivery, touched=True)
 
     def _put_back(self, deliveries: list[Delivery], *, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
         """Requeue or drop deliveries, then wake their queues: all are in place before the first leaves again."""

@@ -478,7 +478,7 @@ def _queue_bind(channel: Session, method: m.QueueBind) -> None:
     vhost = channel.vhost
     queue_name, exchange_name, routing_key = _bind_names(channel, method)
     queue = vhost.queue(queue_name, channel.connection)
-    queue.check_bindable()
+    queue.check_allows("queue.bind")
     source = vhost.exchange(exchange_name)
     _check_room_for_binding(channel, source, queue, routing_key, method.arguments)
     by = channel.connection.login.user_name
@@ -528,7 +528,7 @@ def _queue_delete(channel: Session, method: m.QueueDelete) -> None:
     ticket = 0
     if name in vhost.queues:
         queue = vhost.queue(name, connection)
-        queue.check_deletable()
+        queue.check_allows("queue.delete")
         if method.if_unused and queue.consumers:
             raise in_use("queue", name, vhost.name)
         if method.if_empty and queue.ready_count:

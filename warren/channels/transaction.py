@@ -486,7 +486,7 @@ class Rollback(Job):
             steps.left -= 1
             self._ledger.restore(delivery)
             # Its time may have run out while its answer waited: it would not be looked at again.
-            delivery.queue.given_back(self._ledger, delivery)
+            delivery.queue.limit_again(self._ledger, delivery, touched=False)
             self.restored(delivery)
         return False
 

@@ -27,6 +27,7 @@ from warren.queues.delivery import Delivery, deliveries_of
 from warren.queues.lanes import LANE_SHIFT as LANE_SHIFT
 from warren.queues.lanes import NUMBER_MASK as NUMBER_MASK
 from warren.queues.offset_queue import OffsetQueue
+from warren.queues.queue import Queue
 from warren.vhosts.own_publishes import publish_copy
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -155,8 +156,8 @@ class Browsing:
 
     def is_expired(self, queue: QueueRef, message: Message) -> bool:
         """Tell whether a message of a queue only waits to be dropped."""
-        assert isinstance(queue, BaseQueue)
-        return queue.is_expired(message)
+        keeper = queue.keeper if isinstance(queue, Queue) else None
+        return keeper is not None and keeper.expiry.is_expired(message)
 
     def take(self, queue: QueueRef, seen: Seen) -> None:
         """Take a message out of its queue and forget it, if it still waits where it was seen."""

@@ -116,7 +116,7 @@ class Claims:
     def counts_deliveries(self, queue: QueueRef) -> bool:
         """Tell whether the messages of a queue carry the number of failed deliveries."""
         assert isinstance(queue, BaseQueue)
-        return queue.counts_deliveries()
+        return queue.rewrites(-1)
 
     # --- commands ---------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,10 @@ from warren.channels.consuming import cancel_by_operator
 from warren.channels.peer import Peer
 from warren.channels.session import Session
 from warren.engine_view.connections import ChannelEnds, channel_ends, channel_name
+from warren.engine_view.queues import sole_consumer
 from warren.engine_view.refs import ChannelRef, ConnectionRef, ConsumerRef
 from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.streams.stream import Stream
 
 LOOK_DELIVERIES: Final = 4096
 
@@ -98,10 +100,10 @@ class Consumers:
         assert isinstance(ref, Consumer)
         consumer = ref
         queue, owner = consumer.queue, consumer.owner
-        offset = queue.offset_of(consumer)
+        offset = queue.offset_of(consumer) if isinstance(queue, Stream) else None
         is_single = queue.rules.single_active
         # Of a stream's group only one is served.
-        is_active = offset != -1 and (not is_single or queue.sole_consumer() is consumer)
+        is_active = offset != -1 and (not is_single or sole_consumer(queue) is consumer)
         return ConsumerRow(
             consumer.tag,
             queue.name,

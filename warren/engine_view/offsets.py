@@ -72,8 +72,7 @@ class Offsets:
         found: list[QueueRef] = []
         for queue in queues:
             assert isinstance(queue, BaseQueue)
-            name = queue.source_name if isinstance(queue, ClaimQueue) else queue.name
-            if queue.owner is None and rights.may(READ, name):
+            if queue.owner is None and rights.may(READ, _authorized_name(queue)):
                 found.append(queue)
         return found
 
@@ -85,7 +84,7 @@ class Offsets:
     def authorized_name(self, queue: QueueRef) -> str:
         """Return the queue that a user must be allowed to read: for claims the queue that they came from."""
         assert isinstance(queue, BaseQueue)
-        return queue.origin_name()
+        return _authorized_name(queue)
 
     def size(self, queue: QueueRef) -> tuple[int, int]:
         """Return how many messages a queue has, and the bytes of the bodies of those that are ready."""
@@ -188,6 +187,10 @@ class Offsets:
         """Note that a chunk cannot be read."""
         assert isinstance(stream, Stream)
         stream.sealed_lost(chunk.place[1].first)
+
+
+def _authorized_name(queue: BaseQueue) -> str:
+    return queue.source_name if isinstance(queue, ClaimQueue) else queue.name
 
 
 def _offset_queue(queue: QueueRef) -> OffsetQueue:

@@ -19,7 +19,10 @@ from warren.engine_view.refs import ConsumerRef, QueueRef
 from warren.queues.activity import changed_queues
 from warren.queues.arguments import CLASSIC, STREAM
 from warren.queues.base_queue import BaseQueue
+from warren.queues.delivery import Consumer
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
+from warren.queues.queue import Queue
+from warren.streams.stream import Stream
 from warren.vhosts.topology_watcher import TopologyWatcher
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -145,6 +148,13 @@ def consumer_capacity(queue: BaseQueue) -> float:
     if not queue.consumers:
         return 0.0
     return sum(consumer.is_ready() for consumer in queue.consumers) / len(queue.consumers)
+
+
+def sole_consumer(queue: BaseQueue) -> Consumer | None:
+    """Return the exclusive consumer, or the one that is served in a queue with a single active one."""
+    if not isinstance(queue, Queue):
+        return None
+    return queue.groups.active() if queue.rules.single_active else queue.groups.exclusive
 
 
 def queue_deliveries(queue: BaseQueue) -> tuple[int, ...]:
@@ -352,7 +362,7 @@ class Queues:
         message_bytes = int(queue.message_bytes)
         paged_out, paged_out_bytes = ready.paged_out_count(), ready.paged_out_bytes()
         persistent, persistent_bytes = queue.persistent()
-        consumer = queue.sole_consumer()
+        consumer = sole_consumer(queue)
         capacity = consumer_capacity(queue)
         return QueueRow(
             declared.name,
@@ -393,7 +403,7 @@ class Queues:
             connection_ends(owner) if isinstance(owner, Peer) else None,
             rules.queue_type != CLASSIC,
             int(rules.delivery_limit) if rules.is_quorum else None,
-            queue.offset_range(),
+            (queue.first_offset(), queue.next_offset()) if isinstance(queue, Stream) else None,
             counters,
         )
 

@@ -58,11 +58,8 @@ class BaseQueue(Receiver):
         store_id: int,
         backlog: Backlog,
     ) -> None:
-        super().__init__(declaration.name)
-        self.is_queue = True
+        super().__init__(declaration.name, is_queue=True, durable=declaration.durable)
         self.vhost_name = host.name
-        self.durable = declaration.durable
-        self.stores = self.durable
         self.auto_delete: bool = declaration.auto_delete
         self.owner = owner
         self.arguments = declaration.arguments  # an encoded table
@@ -92,7 +89,6 @@ class BaseQueue(Receiver):
         self.is_scheduled: bool = False
         self._runnable = runnable
         self._host = host
-        self._log = host.log
 
     @property
     def declaration(self) -> QueueDeclaration:
@@ -156,33 +152,15 @@ class BaseQueue(Receiver):
         """Its name in the log, 0 until it is needed."""
         return self.ready.indexes.store_id
 
-    def origin_name(self) -> str:
-        """Return the name of the queue that its messages were published to: of claims the queue of the drain."""
-        return self.name
-
     # --- life -----------------------------------------------------------------------------------------------------
-
-    def set_up(self, parsed: QueueArguments, policies: EffectivePolicy, rules: QueueRules) -> None:
-        """Follow the arguments of the declaration, and the policies; it is new."""
-        self.parsed = parsed
-        self.policies = policies
-        self.apply_rules(rules)
 
     def apply_rules(self, rules: QueueRules) -> None:
         """Follow other rules from now on: of the declaration, or because a policy came or went."""
         self.rules = rules
         # An argument without a policy key: it is there from the beginning, before the messages, or never.
         if rules.dedup and self.seen is None:
-            log, timers = self._log, self._host.timers
+            log, timers = self._host.log, self._host.timers
             self.seen = SeenKeys(log, timers, self.vhost_name, self.name, self.durable, rules, SEEN_KEYS, PRODUCERS)
-
-    def owns(self, index: QueueIndex) -> bool:
-        """Tell whether an index with our name is of a lane of this queue.
-
-        An index that is older than the queue is not: a crash came after an earlier declaration of the name, before its
-        row was stored.
-        """
-        return index.queue_id >= self.store_id and self.has_lane(index.lane)
 
     def has_lane(self, lane: i64) -> bool:
         """Tell whether it stores messages or notes in a lane (`queues.lanes`)."""
@@ -214,15 +192,8 @@ class BaseQueue(Receiver):
         """
         raise self.refusal("queue.purge")
 
-    def check_deletable(self) -> None:
-        """Make sure that a client may delete it.
-
-        Raises:
-            AmqpError: it may not.
-        """
-
-    def check_bindable(self) -> None:
-        """Make sure that a client may bind it.
+    def check_allows(self, method: str) -> None:
+        """Make sure that a client may use `method`, queue.bind or queue.delete.
 
         Raises:
             AmqpError: it may not.
@@ -270,14 +241,6 @@ class BaseQueue(Receiver):
         """Return a lane of held messages (`queues.lanes`): DELAYED, PARKED, UNDELIVERED; None if it was never used."""
         return None
 
-    def is_expired(self, message: Message) -> bool:
-        """Tell whether a waiting message is too old to be delivered."""
-        return False
-
-    def counts_deliveries(self) -> bool:
-        """Tell whether its messages say how often a delivery of them has failed."""
-        return False
-
     def may_page_out(self) -> bool:
         """Tell whether `page_out` may find something in memory."""
         return self.ready.count > 0
@@ -309,15 +272,11 @@ class BaseQueue(Receiver):
         self.unacked_count -= 1
         self.unacked_bytes -= delivery.message.body_bytes
 
-    def touch(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
-        """Give a delivery its visibility timeout again, if it has one."""
+    def limit_again(self, ledger: DeliveryLedger, delivery: Delivery, *, touched: bool) -> None:
+        """Begin the time limits of a delivery again, if it has any: a rollback has taken its answer back.
 
-    def given_back(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
-        """Begin the time limits of a delivery again: a rollback has taken its answer back."""
-
-    def replace(self, delivery: Delivery, message: Message) -> bool:
-        """Have `message`, which has the same body, stand for the delivery from now on; False: it is not possible."""
-        return False
+        `touched`: only the visibility timeout; its client still works on it.
+        """
 
     def rewrites(self, delay_ms: i64) -> bool:
         """Tell whether a delivery that is requeued with a delay, negative: without one, may be stored again."""
@@ -344,14 +303,6 @@ class BaseQueue(Receiver):
     def serve(self, consumer: Consumer) -> None:
         """Deliver to `consumer`, whose turn it is on its channel or connection, while it has room."""
 
-    def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
-        """Answer basic.get through `ledger` with the next message; False when it is empty. See ``queues.basic_get``.
-
-        Raises:
-            AmqpError: it does not allow that.
-        """
-        raise self.refusal("basic.get")
-
     def add_consumer(self, consumer: Consumer) -> None:
         """Register `consumer`.
 
@@ -370,31 +321,20 @@ class BaseQueue(Receiver):
     def _consumer_left(self, consumer: Consumer) -> None:
         """Stop serving `consumer`, which has just been removed from `consumers`."""
 
-    def sole_consumer(self) -> Consumer | None:
-        """Return the exclusive consumer, or the one that is served in a queue with a single active one."""
-        return None
-
     def select(self, consumer: Consumer, selection: Selection) -> None:
         """Deliver to `consumer`, which has just come, only messages that pass `selection`."""
-
-    def why_not_selected(self) -> str:
-        """Return why consumers of this queue cannot select messages, "": they can."""
-        return ""
-
-    def selective_count(self) -> int:
-        """Return how many consumers take a place of their own because they want only some of the messages."""
-        return 0
-
-    def offset_of(self, consumer: Consumer) -> int | None:
-        """Return the offset that `consumer` gets next; -1 while it is looked for; None: consumers do not have one."""
-        return None
-
-    def offset_range(self) -> tuple[int, int] | None:
-        """Return the offset of the oldest message and of the next to come; None where consumers do not have offsets."""
-        return None
 
     def check_invariants(self) -> None:
         """Assert what the module header says. For tests."""
         self.ready.check_invariants()
         assert self.unacked_count >= 0
         assert self.unacked_bytes >= 0 and (self.unacked_count > 0 or self.unacked_bytes == 0)
+
+
+def owns(queue: BaseQueue, index: QueueIndex) -> bool:
+    """Tell whether an index with the name of `queue` is of one of its lanes.
+
+    An index that is older than the queue is not: a crash came after an earlier declaration of the name, before its row
+    was stored.
+    """
+    return index.queue_id >= queue.store_id and queue.has_lane(index.lane)

@@ -381,15 +381,9 @@ class ClaimQueue(OffsetQueue):
     def maybe_room(self) -> Room | None:
         return _NO_ROOM
 
-    def origin_name(self) -> str:
-        return self.source_name
-
-    def check_deletable(self) -> None:
-        if self.ready_count:
-            raise self.refusal("queue.delete")  # only the drain has these messages
-
-    def check_bindable(self) -> None:
-        raise self.refusal("queue.bind")
+    def check_allows(self, method: str) -> None:
+        if method != "queue.delete" or self.ready_count:  # only the drain has these messages
+            raise self.refusal(method)
 
     def refusal(self, what: str) -> AmqpError:
         text = f"queue '{self.name}' in vhost '{self.vhost_name}' holds the claims of a drain"

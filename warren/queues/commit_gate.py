@@ -33,6 +33,19 @@ if TYPE_CHECKING:
     from warren.queues.queue import Queue
 
 
+def fit_gate(queue: Queue, host: QueueHost) -> None:
+    """Have new messages of `queue` wait for their commit, or not, as its rules say."""
+    waits = queue.stores and queue.rules.waits_for_commit(host.log.is_replicated)
+    gate = queue.gate
+    if waits == (gate is not None):
+        return
+    if gate is None:
+        queue.gate = CommitGate(queue, host)
+    else:
+        gate.open()
+        queue.gate = None  # not before: what comes while messages become ready stands after them
+
+
 class _Uncommitted(BatchWaiter):
     """Messages that wait for `batch`. None: a place that a message had only for a moment."""
 

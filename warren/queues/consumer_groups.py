@@ -22,6 +22,9 @@ from mypy_extensions import i64
 from warren.queues.bit_set import BitSet
 from warren.queues.delivery import Consumer
 
+# This many passed-over consumers count as one message; when there are more, a publish does not look for one itself.
+PASSED_OVER_PER_MESSAGE: Final = 32
+
 
 class _Awake:
     """A heap of the groups with consumers in their ring, the highest priority first; some rings may be empty by now."""
@@ -153,6 +156,7 @@ class ConsumerGroups:
         self._empty: int = 0  # groups without members: at most half of all
         self.passed_over: i64 = 0  # by the last `pick`, for want of room
         self.sole: Consumer | None = None  # the only one that is served, as in most queues
+        self.exclusive: Consumer | None = None  # then there is no other one
         self._active: Consumer | None = None  # with single-active-consumer, else None
         self._found: Consumer | None = None  # by the last `has_room`
 
@@ -169,6 +173,8 @@ class ConsumerGroups:
             heappush(self._ranking, (-group.priority, group))
         group.join(consumer)
         self._count += 1
+        if consumer.exclusive:
+            self.exclusive = consumer
         if single_active and self._active is None:
             self._active = consumer
         self._choose()
@@ -180,6 +186,8 @@ class ConsumerGroups:
         self._count -= 1
         if self._found is consumer:
             self._found = None
+        if self.exclusive is consumer:
+            self.exclusive = None
         if group.count == 0:
             self._empty += 1
             if 2 * self._empty > len(self._by_priority):
@@ -230,6 +238,7 @@ class ConsumerGroups:
         self._count = 0
         self._empty = 0
         self.sole = None
+        self.exclusive = None
         self._active = None
         self._found = None
 
@@ -299,6 +308,12 @@ class ConsumerGroups:
             for entry in passed:
                 heappush(self._awake.groups, entry)
             passed.clear()
+
+    def take_search_cost(self) -> i64:
+        """Return the cost of the last search, in messages, once."""
+        cost: i64 = self.passed_over // PASSED_OVER_PER_MESSAGE
+        self.passed_over = 0
+        return cost
 
     def _must_wait(self) -> bool:
         """Tell whether a passed-over consumer has room and only waits for its turn; the queue is woken after."""

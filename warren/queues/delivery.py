@@ -38,6 +38,7 @@ from warren.queues.turns import Line, Turns, Waiter
 if TYPE_CHECKING:
     from warren.queues.base_queue import BaseQueue
     from warren.queues.receiver import Receiver
+    from warren.queues.rules import QueueRules
     from warren.queues.selective import Search
 
 COMPACT_MIN: Final = 256
@@ -111,6 +112,20 @@ class Consumer(Waiter):
         """Forget long arguments: they were read already, and would only be shown from now on."""
         if len(self.arguments) > ARGUMENTS_KEPT_BYTES:
             self.arguments = EMPTY_TABLE
+
+    def follow(self, rules: QueueRules) -> None:
+        """Set its limits by the rules of its queue."""
+        self.prefetch = self.wanted_prefetch
+        if rules.prefetch_max > 0 and (self.prefetch == 0 or self.prefetch > rules.prefetch_max):
+            self.prefetch = rules.prefetch_max
+        self.come_back()
+        self.visibility_ms = rules.visibility_timeout_ms
+        if self.wanted_visibility_ms > 0:
+            self.visibility_ms = self.wanted_visibility_ms
+        self.timeout_ms = rules.consumer_timeout_ms
+        if self.wanted_timeout_ms >= 0:
+            self.timeout_ms = self.wanted_timeout_ms
+        self.has_time_limit = not self.no_ack and (self.visibility_ms > 0 or self.timeout_ms > 0)
 
     def has_room(self) -> bool:
         """Tell whether it may be sent a message now. A consumer blocked only by a shared limit joins the line."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 class Destination:
     """A queue, subscriber or exchange, as routing sees it. Subclassed by `Exchange` and by `queues.receiver`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_queue: bool = False, durable: bool = False) -> None:
         self.name = name
-        self.is_queue = False
-        self.durable = False
+        self.is_queue: bool = is_queue
+        self.durable: bool = durable
         self.deleted: bool = False  # nothing is routed to it, though bindings may still lead there
 
     @property

@@ -87,7 +87,7 @@ class Dispatch:
                 return  # `Queue.look_again` will continue
             consumer = queue.pick()
             if queue.is_search_long:
-                budget -= queue.take_search_cost()
+                budget -= queue.groups.take_search_cost()
             if consumer is None:
                 return
             self._hand_out_next(consumer)

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
+from warren.queues.consumer_groups import PASSED_OVER_PER_MESSAGE
 from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.dispatch import Dispatch
 from warren.queues.shared_keys import SharedKey, SharedKeys
@@ -82,7 +83,7 @@ class KeyShared(Dispatch):
             return True  # it has expired by now
         if self._queue.is_search_long:
             return False
-        if not self._queue.has_room():
+        if not self._has_room():
             return True  # nobody waits for others
         if self.keys.is_full() or not backlog.is_ready():
             return False
@@ -100,7 +101,7 @@ class KeyShared(Dispatch):
         keys.unblock()
         while keys.has_open():
             if queue.is_search_long:
-                budget -= queue.take_search_cost()
+                budget -= queue.groups.take_search_cost()
             if budget <= 0:
                 queue.wake()
                 return
@@ -149,7 +150,7 @@ class KeyShared(Dispatch):
         somebody: bool = False  # has room, as far as we know
         while not backlog.is_empty() and not keys.is_full():
             if queue.is_search_long:
-                budget -= queue.take_search_cost()
+                budget -= queue.groups.take_search_cost()
             if budget <= 0:
                 queue.wake()
                 return
@@ -174,10 +175,21 @@ class KeyShared(Dispatch):
                 queue.hand_out(consumer, message, place, redelivered)
                 continue
             # Set nothing aside while there are no other consumers with room.
-            if key is None or not (somebody or queue.has_room()):
+            if key is None or not (somebody or self._has_room()):
                 return
             somebody = True
             self._set_aside(key)
+
+    def _has_room(self) -> bool:
+        """Tell whether some consumer may take a message, out of turn; note it when all are full."""
+        queue = self._queue
+        groups = queue.groups
+        found = groups.has_room()
+        if groups.passed_over > PASSED_OVER_PER_MESSAGE:
+            queue.is_search_long = True
+        if not found:
+            queue.is_hungry = False
+        return found
 
     def _key_of_head(self) -> SharedKey | None:
         return self.keys.maybe_key(self.keys.text_of(self._backlog.oldest()))
@@ -236,10 +248,10 @@ class KeyShared(Dispatch):
             return
         for key in self.keys.all_keys():
             if key.waiting > 0:
-                assert key.out > 0 or not queue.has_room(), f"key {key.text!r} waits, and is free"
+                assert key.out > 0 or not self._has_room(), f"key {key.text!r} waits, and is free"
                 assert _with_room(key.holder) is None, f"key {key.text!r} waits, and its consumer has room"
         if not self._backlog.is_empty() and self._backlog.is_ready() and not self.keys.is_full():
-            assert not queue.has_room(), "the backlog waits, and a consumer has room"
+            assert not self._has_room(), "the backlog waits, and a consumer has room"
 
 
 def _maybe_next(key: SharedKey) -> Consumer | None:

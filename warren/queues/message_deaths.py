@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
+from warren.queues.counters import DeathCounts
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules
 from warren.queues.timers import Timer
@@ -44,7 +45,7 @@ class MessageDeaths:
     def add(self, message: Message, place: i64, reason: str) -> None:
         """Settle a message that dies, unless `place` is -1, and dead-letter it."""
         queue = self._queue
-        queue.count_death(reason, self._counts)
+        count_death(queue, reason, self._counts)
         if self._has_exchange:
             self._host.post_letter(queue, message, place, reason)
         elif place >= 0:
@@ -61,3 +62,11 @@ class MessageDeaths:
     def confirmed(self) -> None:
         """Count a letter that is sent at least once, and was taken."""
         self._counts.confirmed += 1
+
+
+def count_death(queue: Queue, reason: str, of_all: DeathCounts) -> None:
+    """Count a message that died in `queue`, also in `of_all`, the counts of queues of its kind."""
+    of_all.count(reason)
+    if queue.deaths is None:
+        queue.deaths = DeathCounts()
+    queue.deaths.count(reason)

@@ -52,6 +52,7 @@ class OffsetQueue(BaseQueue):
         assert declaration.durable and not declaration.exclusive
         super().__init__(declaration, None, runnable, host, store_id, offsets)
         self.offsets = offsets
+        self._log = host.log
         self.knows_deliveries: bool = knows_deliveries
         self.is_life_noted: bool = False  # this life is in the lineage, or cannot be entered
         self._life_first: i64 = -1  # the first offset of this life, -1 before it

@@ -1,5 +1,9 @@
 """A queue: messages waiting in order, the consumers they go to, and the messages out for acknowledgement.
 
+    ready   the messages that wait, and their places in the log   groups  the consumers, and which one is next
+    keeper  what arguments and policies ask for                   gets    basic.get: its counts, and what waits for it
+    gate    messages that wait for their commit                   seen    the keys by which repetitions are known
+
 1. A message is ready, unacked, held or gone. Ready messages are in ``ready`` (``queues.ready_messages``). Unacked ones
    are in the channels' ledgers and counted here. Held ones are in the keeper's lanes (``queues.held_lanes``).
 2. While a message is ready and a consumer may take it, the queue is on the broker's runnable list, or that consumer
@@ -21,27 +25,24 @@ The making of a queue (declaration, ownership, deletion) belongs to ``vhosts.vir
 
 from __future__ import annotations
 
-from typing import Final
-
 from mypy_extensions import i64
 
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.queues.arguments import QueueArguments
 from warren.queues.backlog import Backlog, nobody_waits
 from warren.queues.base_queue import BaseQueue
-from warren.queues.basic_get import answer_get, serve_waiters
-from warren.queues.commit_gate import CommitGate
-from warren.queues.consumer_groups import NOBODY, ConsumerGroups
+from warren.queues.basic_get import serve_waiters
+from warren.queues.commit_gate import CommitGate, fit_gate
+from warren.queues.consumer_groups import NOBODY, PASSED_OVER_PER_MESSAGE, ConsumerGroups
 from warren.queues.counters import DeathCounts
 from warren.queues.dead_letter import REJECTED
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.dispatch import DRAIN_BUDGET
-from warren.queues.effective_policy import EffectivePolicy
 from warren.queues.held_lanes import HeldLane
-from warren.queues.lanes import HELD_FROM, LANE_SHIFT, NUMBER_MASK, UNDELIVERED
+from warren.queues.lanes import HELD_FROM, UNDELIVERED
+from warren.queues.message_deaths import count_death
 from warren.queues.origin import CHANNEL, PROMISED, RELEASED
 from warren.queues.outcome import ACCEPTED
 from warren.queues.queue_host import QueueHost
@@ -50,9 +51,6 @@ from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import DROP_HEAD, QueueRules
 from warren.queues.selection import Selection
 from warren.queues.selective import Selective
-
-# This many passed-over consumers count as one message; when there are more, a publish does not look for one itself.
-PASSED_OVER_PER_MESSAGE: Final = 32
 
 
 class Queue(BaseQueue):
@@ -68,8 +66,7 @@ class Queue(BaseQueue):
     ) -> None:
         super().__init__(declaration, owner, runnable, host, store_id, Backlog(host.log, nobody_waits))
         self.deaths: DeathCounts | None = None  # None: nothing has died
-        self.exclusive_consumer: Consumer | None = None  # then there is no other one
-        self._groups = NOBODY  # the queue's own from the first consumer on
+        self.groups = NOBODY  # the queue's own from the first consumer on
         self.is_hungry: bool = False
         self.is_search_long: bool = False  # many are passed over in a search: only `drain` looks for a consumer
         self.keeper: RuleKeeper | None = None
@@ -102,7 +99,7 @@ class Queue(BaseQueue):
                         ready.store(message, place)
                 consumer.ledger.deliver(consumer, message, place, False)
                 if consumer.has_time_limit:
-                    self._limit_time(consumer)
+                    self.need_keeper().timeouts().begin(consumer.ledger, consumer.visibility_ms, consumer.timeout_ms)
                 return ACCEPTED
         waiting_place: i64 = ready.append(message, 0)
         if message.persistent and self.stores:
@@ -132,10 +129,6 @@ class Queue(BaseQueue):
     def publish_steps(self) -> i64:
         return 1 if self.keeper is None else RULED_STEPS
 
-    def counts_deliveries(self) -> bool:
-        keeper = self.keeper
-        return keeper is not None and keeper.retries.counts
-
     def maybe_room(self) -> Room | None:
         rules = self.rules
         may_refuse = rules.overflow != DROP_HEAD and (rules.max_length >= 0 or rules.max_length_bytes >= 0)
@@ -153,16 +146,12 @@ class Queue(BaseQueue):
             return
         if index.has_expiring or self.keeper is not None:
             self.need_keeper().restored(index)
-        if self.gate is not None and self._log.is_replicated:
+        if self.gate is not None and self._host.log.is_replicated:
             self.gate.await_first_commit()
 
     def held(self, lane: int) -> HeldLane | None:
         keeper = self.keeper
         return None if keeper is None else keeper.lanes.lane_of(lane)
-
-    def is_expired(self, message: Message) -> bool:
-        keeper = self.keeper
-        return keeper is not None and keeper.expiry.is_expired(message)
 
     def may_page_out(self) -> bool:
         keeper = self.keeper
@@ -208,39 +197,24 @@ class Queue(BaseQueue):
         if ready.in_log:
             ready.settle(delivery.message, delivery.sequence_number)
 
-    def touch(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
-        consumer = delivery.consumer
-        visible_ms: i64 = self.rules.visibility_timeout_ms if consumer is None else consumer.visibility_ms
-        if visible_ms > 0 and not self.deleted:
-            self.need_keeper().timeouts().begin_again(ledger, delivery.tag, visible_ms, 0)
-
-    def given_back(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
+    def limit_again(self, ledger: DeliveryLedger, delivery: Delivery, *, touched: bool) -> None:
         consumer, rules = delivery.consumer, self.rules
         visible_ms: i64 = rules.visibility_timeout_ms if consumer is None else consumer.visibility_ms
-        timeout_ms: i64 = rules.consumer_timeout_ms if consumer is None else consumer.timeout_ms
+        timeout_ms: i64 = 0
+        if not touched:
+            timeout_ms = rules.consumer_timeout_ms if consumer is None else consumer.timeout_ms
         if (visible_ms > 0 or timeout_ms > 0) and not self.deleted:
             self.need_keeper().timeouts().begin_again(ledger, delivery.tag, visible_ms, timeout_ms)
 
     def reject(self, delivery: Delivery) -> None:
+        self.unacked_gone(delivery)
         keeper = self.keeper
         if keeper is not None and not self.deleted:
-            self.unacked_gone(delivery)
-            keeper.rejected(delivery)
+            keeper.deaths.add(delivery.message, delivery.sequence_number, REJECTED)
             return
         if not self.deleted:
-            self.count_death(REJECTED, self._host.deaths.at(is_quorum=False, has_exchange=False, at_least_once=False))
-        self.forget(delivery)
-
-    def count_death(self, reason: str, of_all: DeathCounts) -> None:
-        """Count a message that died here, also in `of_all`, the counts of queues of our kind."""
-        of_all.count(reason)
-        if self.deaths is None:
-            self.deaths = DeathCounts()
-        self.deaths.count(reason)
-
-    def forget(self, delivery: Delivery) -> None:
-        """Settle a delivery that leaves in another way."""
-        self.unacked_gone(delivery)
+            plain = self._host.deaths.at(is_quorum=False, has_exchange=False, at_least_once=False)
+            count_death(self, REJECTED, plain)
         self.ready.settle(delivery.message, delivery.sequence_number)
 
     def unacked_gone(self, delivery: Delivery) -> None:
@@ -268,18 +242,6 @@ class Queue(BaseQueue):
         keeper = self.keeper
         return keeper is not None and (keeper.retries.counts or delay_ms > 0)
 
-    def replace(self, delivery: Delivery, message: Message) -> bool:
-        if self.deleted:
-            return False
-        place: i64 = delivery.sequence_number
-        index = self.ready.index_of(place >> LANE_SHIFT)
-        if index is not None:
-            self._log.batch.settle(index, delivery.message, place & NUMBER_MASK)
-        if message.persistent and self.stores:
-            self.ready.store(message, place)
-        delivery.message = message
-        return True
-
     # --- out ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -298,9 +260,9 @@ class Queue(BaseQueue):
             return
         hungry = self.is_hungry
         self.is_hungry = True
-        self._groups.narrow(consumer)
+        self.groups.narrow(consumer)
         self._hand_out_ready()
-        self._groups.widen()
+        self.groups.widen()
         if hungry:
             self.is_hungry = True  # nothing is known of the others
 
@@ -326,7 +288,7 @@ class Queue(BaseQueue):
                 return  # `look_again` will continue
             consumer = self.pick()
             if self.is_search_long:
-                budget -= self.take_search_cost()
+                budget -= self.groups.take_search_cost()
             if consumer is None:
                 return
             message = ready.take_next()
@@ -352,13 +314,7 @@ class Queue(BaseQueue):
             self.unacked_bytes += message.body_bytes
         ledger.deliver(consumer, message, place, redelivered)
         if consumer.has_time_limit:
-            self._limit_time(consumer)
-
-    def _limit_time(self, consumer: Consumer) -> None:
-        self.need_keeper().timeouts().begin(consumer.ledger, consumer.visibility_ms, consumer.timeout_ms)
-
-    def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
-        return answer_get(self, ledger, no_ack)
+            self.need_keeper().timeouts().begin(ledger, consumer.visibility_ms, consumer.timeout_ms)
 
     def look_again(self, lost: int = 0, lost_bytes: int = 0) -> None:
         """Continue after messages were taken out by other code, or read from disk: the next one may be in memory now.
@@ -384,9 +340,8 @@ class Queue(BaseQueue):
     def close(self) -> None:
         self.deleted = True
         self.returning = 0
-        self.exclusive_consumer = None
-        if self._groups is not NOBODY:
-            self._groups.clear()
+        if self.groups is not NOBODY:
+            self.groups.clear()
         self.is_hungry = False
         # They refer to us, and we to them: do not leave them to the cyclic collector.
         keeper = self.keeper
@@ -415,60 +370,21 @@ class Queue(BaseQueue):
         if self.keeper is not None:
             self.keeper.used()
 
-    def set_up(self, parsed: QueueArguments, policies: EffectivePolicy, rules: QueueRules) -> None:
-        if rules.max_priority > 0:
-            self.make_lanes(int(rules.max_priority))
-        super().set_up(parsed, policies, rules)
-
-    def make_lanes(self, max_priority: int) -> None:
-        """Make this a priority queue; it is new."""
-        self.ready.make_lanes(max_priority + 1)
-
     def apply_rules(self, rules: QueueRules) -> None:
         super().apply_rules(rules)
         self.stores = self.durable and not rules.memory_only
         self.restrain()
-        if rules.is_plain and self.keeper is None:
-            self._fit_consumers()  # their timeout is not a rule of the queue
-            return
-        keeper = self.need_keeper()
-        keeper.change(rules)
-        keeper.length.keep()
-        if self.gate is not None or rules.is_quorum or rules.read_committed == 1:
-            self._fit_gate()
-        self._fit_consumers()
-        self.wake()
-
-    def _fit_gate(self) -> None:
-        """Have new messages wait for their commit, or not."""
-        waits = self.stores and self.rules.waits_for_commit(self._log.is_replicated)
-        gate = self.gate
-        if waits == (gate is not None):
-            return
-        if gate is None:
-            self.gate = CommitGate(self, self._host)
-        else:
-            gate.open()
-            self.gate = None  # not before: what comes while messages become ready stands after them
-
-    def _fit_consumers(self) -> None:
+        has_keeper = self.keeper is not None or not rules.is_plain
+        if has_keeper:
+            keeper = self.need_keeper()
+            keeper.change(rules)
+            keeper.length.keep()
+            if self.gate is not None or rules.is_quorum or rules.read_committed == 1:
+                fit_gate(self, self._host)
         for consumer in self.consumers:
-            self._fit(consumer)
-
-    def _fit(self, consumer: Consumer) -> None:
-        """Set the limits of a consumer by the rules."""
-        rules = self.rules
-        consumer.prefetch = consumer.wanted_prefetch
-        if rules.prefetch_max > 0 and (consumer.prefetch == 0 or consumer.prefetch > rules.prefetch_max):
-            consumer.prefetch = rules.prefetch_max
-        consumer.come_back()
-        consumer.visibility_ms = rules.visibility_timeout_ms
-        if consumer.wanted_visibility_ms > 0:
-            consumer.visibility_ms = consumer.wanted_visibility_ms
-        consumer.timeout_ms = rules.consumer_timeout_ms
-        if consumer.wanted_timeout_ms >= 0:
-            consumer.timeout_ms = consumer.wanted_timeout_ms
-        consumer.has_time_limit = not consumer.no_ack and (consumer.visibility_ms > 0 or consumer.timeout_ms > 0)
+            consumer.follow(rules)  # also in a plain queue: their timeout is not a rule of it
+        if has_keeper:
+            self.wake()
 
     def pause(self, *, paused: bool) -> None:
         super().pause(paused=paused)
@@ -499,18 +415,16 @@ class Queue(BaseQueue):
         """
         if self.rules.is_quorum:
             consumer.exclusive = False  # like RabbitMQ: quorum queues do not support it
-        taken = self.exclusive_consumer is not None or (consumer.exclusive and len(self.consumers) > 0)
+        taken = self.groups.exclusive is not None or (consumer.exclusive and len(self.consumers) > 0)
         single_active = self.rules.single_active
         if taken or (consumer.exclusive and single_active):
             text = f"queue '{self.name}' in vhost '{self.vhost_name}' in exclusive use"
             raise ChannelException(ACCESS_REFUSED, text)
         self.consumers[consumer] = None
-        if consumer.exclusive:
-            self.exclusive_consumer = consumer
-        self._fit(consumer)
-        if self._groups is NOBODY:
-            self._groups = ConsumerGroups()
-        self._groups.add(consumer, single_active)
+        consumer.follow(self.rules)
+        if self.groups is NOBODY:
+            self.groups = ConsumerGroups()
+        self.groups.add(consumer, single_active)
         self.wake()
 
     def select(self, consumer: Consumer, selection: Selection) -> None:
@@ -522,28 +436,11 @@ class Queue(BaseQueue):
             keeper.dispatch = dispatch
         dispatch.add(consumer, selection)
 
-    def why_not_selected(self) -> str:
-        if self.rules.key_shared:
-            return f"queue '{self.name}' shares keys, and hands out what is next of a key"
-        if self.rules.memory_only:
-            return f"queue '{self.name}' has x-storage memory, and what nobody takes might have to leave it"
-        return ""
-
-    def selective_count(self) -> int:
-        keeper = self.keeper
-        return 0 if keeper is None else keeper.dispatch.selective_count()
-
-    def now_ms(self) -> i64:
-        """Return the time, in ms since the epoch."""
-        return self._log.now_ms
-
     def _consumer_left(self, consumer: Consumer) -> None:
-        if self.exclusive_consumer is consumer:
-            self.exclusive_consumer = None
         keeper = self.keeper
         if keeper is not None:
             keeper.dispatch = keeper.dispatch.without(consumer)
-        self._groups.remove(consumer)
+        self.groups.remove(consumer)
         if self.consumers:
             self.wake()  # another one may be active now, or get messages that only this one could take
         else:
@@ -551,18 +448,11 @@ class Queue(BaseQueue):
         if keeper is not None:
             keeper.used()
 
-    def sole_consumer(self) -> Consumer | None:
-        return self._groups.active() if self.rules.single_active else self.exclusive_consumer
-
-    def active_consumer(self) -> Consumer | None:
-        """Return the consumer that is served, in a queue with a single active one."""
-        return self._groups.active()
-
     def pick(self) -> Consumer | None:
         """Choose who gets the next message, or None (and note it) when nobody may take one."""
         if self._restrained and self.is_restrained():
             return None
-        groups = self._groups
+        groups = self.groups
         consumer = groups.sole
         if consumer is not None:
             if consumer.has_room():
@@ -576,36 +466,12 @@ class Queue(BaseQueue):
             self.is_hungry = False
         return consumer
 
-    def rest(self, consumer: Consumer) -> bool:
-        """Deliver nothing to `consumer` until it comes back; False, and noted, when it is the only one served."""
-        if self._groups.rest(consumer):
-            return True
-        self.is_hungry = False
-        return False
-
     def let_wait(self) -> Consumer | None:
         """Choose nobody for a message that has just come: the search takes long, and is left to the next drain."""
         if not self.is_scheduled:
             self.is_scheduled = True
             self._runnable.append(self)
         return None
-
-    def has_room(self) -> bool:
-        """Tell whether some consumer may take a message, out of turn; note it when all are full."""
-        groups = self._groups
-        found = groups.has_room()
-        if groups.passed_over > PASSED_OVER_PER_MESSAGE:
-            self.is_search_long = True
-        if not found:
-            self.is_hungry = False
-        return found
-
-    def take_search_cost(self) -> i64:
-        """Return the cost of the last search for a consumer, in messages, once."""
-        groups = self._groups
-        cost: i64 = groups.passed_over // PASSED_OVER_PER_MESSAGE
-        groups.passed_over = 0
-        return cost
 
     def check_invariants(self) -> None:
         """Assert (1) and (2) of the module header, for key-shared queues (7). For tests."""

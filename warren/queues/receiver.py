@@ -24,7 +24,7 @@ RULED_STEPS: Final = 4
 
 
 class Room:
-    """The room of a receiver that may refuse publishes. This one has none; ``queues.length_limit`` has that of a queue."""
+    """The room of a receiver that may refuse publishes: here none. That of a queue is in ``queues.length_limit``."""
 
     def has_space_for(self, count: i64, body_bytes: i64) -> bool:
         """Tell whether `count` more messages with `body_bytes` bytes would fit if consumers took none."""
@@ -40,10 +40,10 @@ class Room:
 class Receiver(Destination):
     """The base of `BaseQueue`, and of receivers whose clients may be sent messages that are not kept for them."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, *, is_queue: bool = False, durable: bool = False) -> None:
+        super().__init__(name, is_queue=is_queue, durable=durable)
         self.ticket: i64 = 0  # of its declaration in the journal of metadata; 0: there is nothing to wait for
-        self.stores: bool = False  # persistent messages go into the log
+        self.stores: bool = durable  # persistent messages go into the log
 
     def publish(self, message: Message) -> i64:
         """Take a routed message that a channel published, and that has no expiration; see `accept`."""

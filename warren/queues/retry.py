@@ -91,7 +91,7 @@ class Retries:
         if self.counts:
             return self._count(delivery, failed, delay_ms, now_ms)
         if delay_ms > 0:
-            self._queue.forget(delivery)
+            self._forget(delivery)
             self._lanes.hold(_tried(delivery.message), now_ms + delay_ms)
             return False
         return True
@@ -110,10 +110,10 @@ class Retries:
             if delay_ms < 0:
                 delay_ms = self._delay_ms(message, failed)
             if delay_ms > 0:
-                self._queue.forget(delivery)
+                self._forget(delivery)
                 self._lanes.hold(message, now_ms + delay_ms)
                 return False
-            self._queue.replace(delivery, message)
+            store_again(self._queue, delivery, message)
             return True
         delivery.message = message
         return True
@@ -139,9 +139,14 @@ class Retries:
             queue.unacked_gone(delivery)
             self._deaths.add(delivery.message, delivery.sequence_number, DELIVERY_LIMIT)
             return
-        queue.forget(delivery)
+        self._forget(delivery)
         if self._rules.limit_action == LIMIT_PARKS:
             self._lanes.park(_tried(delivery.message))
+
+    def _forget(self, delivery: Delivery) -> None:
+        """Settle a delivery that does not come back to its place."""
+        self._queue.unacked_gone(delivery)
+        self._queue.ready.settle(delivery.message, delivery.sequence_number)
 
     def _delay_ms(self, message: Message, failed: bool) -> i64:
         rules = self._rules
@@ -186,6 +191,17 @@ class Retries:
         if message.persistent and self._queue.stores:
             ready.store(message, place)
         self._deaths.add(message, place, reason)
+
+
+def store_again(queue: Queue, delivery: Delivery, message: Message) -> None:
+    """Have `message`, which has the same body, stand for a delivery of `queue` from now on, in its place of the log."""
+    place: i64 = delivery.sequence_number
+    index = queue.ready.index_of(place >> LANE_SHIFT)
+    if index is not None:
+        index.log.batch.settle(index, delivery.message, place & NUMBER_MASK)
+    if message.persistent and queue.stores:
+        queue.ready.store(message, place)
+    delivery.message = message
 
 
 def _tried(message: Message) -> Message:

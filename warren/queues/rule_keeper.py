@@ -25,7 +25,6 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.basic_get import serve_waiters
-from warren.queues.dead_letter import REJECTED
 from warren.queues.delivery import Delivery
 from warren.queues.delivery_timeout import DeliveryTimeouts
 from warren.queues.dispatch import Dispatch, PriorityDispatch
@@ -157,10 +156,6 @@ class RuleKeeper(Timer):
         `delay_ms`: the delay that its consumer asks for; negative: by the rules.
         """
         return self.retries.comes_back(delivery, failed, delay_ms, self.log.now_ms) and self.expiry.returns(delivery)
-
-    def rejected(self, delivery: Delivery) -> None:
-        """Handle a message that a consumer does not want back."""
-        self.deaths.add(delivery.message, delivery.sequence_number, REJECTED)
 
     def timeouts(self) -> DeliveryTimeouts:
         """Return the time limits of unacked deliveries."""

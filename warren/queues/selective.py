@@ -37,6 +37,7 @@ from warren.queues.ready_messages import ReadyMessages
 from warren.queues.selection import Selection
 
 if TYPE_CHECKING:
+    from warren.queues.base_queue import BaseQueue
     from warren.queues.queue import Queue
 
 SELECTIVE_MAX: Final = 64
@@ -190,11 +191,21 @@ class _Window:
         return self._numbers[at] if at < len(self._numbers) else self._end
 
 
+def why_not_selected(queue: BaseQueue) -> str:
+    """Return why consumers of `queue` cannot select messages, "": they can."""
+    if queue.rules.key_shared:
+        return f"queue '{queue.name}' shares keys, and hands out what is next of a key"
+    if queue.rules.memory_only:
+        return f"queue '{queue.name}' has x-storage memory, and what nobody takes might have to leave it"
+    return ""
+
+
 class Selective(Dispatch):
     """Hands out the messages of `queue`, which has selective consumers. `usual`: does so after the last has gone."""
 
     def __init__(self, queue: Queue, usual: Dispatch) -> None:
         super().__init__(queue)
+        self._log = self._ready.backlog(0).log
         self._usual = usual
         self._searches: list[Search] = []
         self._waiting: list[Search] = []  # for the disk, the longest waiting first
@@ -259,7 +270,7 @@ class Selective(Dispatch):
                 break
             consumer = queue.pick()
             if queue.is_search_long:
-                budget -= queue.take_search_cost()
+                budget -= queue.groups.take_search_cost()
             if consumer is None:
                 break
             search = consumer.search
@@ -273,7 +284,8 @@ class Selective(Dispatch):
                 cost: i64 = self._take_turn(consumer, search)
                 consumer.looked += cost
                 budget -= cost
-            if (search.is_through or search.waits) and not queue.rest(consumer):
+            if (search.is_through or search.waits) and not queue.groups.rest(consumer):
+                queue.is_hungry = False
                 break
         if self._taken >= THIN_OUT_AFTER:
             self._taken = 0
@@ -286,7 +298,7 @@ class Selective(Dispatch):
         queue = self._queue
         ready = self._ready
         selection = search.selection
-        now_ms: i64 = queue.now_ms()
+        now_ms: i64 = self._log.now_ms
         cost: i64 = 0
         while cost < TURN_LOOKS:
             cost += 1
@@ -413,7 +425,7 @@ class Selective(Dispatch):
         if not is_idle:
             return
         queue = self._queue
-        active = queue.active_consumer()
+        active = queue.groups.active()
         for search in self._searches:
             consumer = search.consumer
             search.check_invariants(self._ready)

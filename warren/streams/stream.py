@@ -466,11 +466,9 @@ class Stream(OffsetQueue):
         self._turn = 0
 
     def offset_of(self, consumer: Consumer) -> int:
+        """Return the offset that `consumer` gets next; -1 while it is looked for."""
         cursor = self.cursors.get(consumer)
         return -1 if cursor is None else int(cursor.next)
-
-    def offset_range(self) -> tuple[int, int] | None:
-        return self.first_offset(), self.next_offset()
 
     # --- groups ---------------------------------------------------------------------------------------------------
 

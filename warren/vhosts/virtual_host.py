@@ -309,6 +309,7 @@ class VirtualHost(ExchangeHost):
         if declaration.durable:
             store_id = self._restored_id or self.log.new_queue_id()
         policies = self.policies.of_queue(name, parsed.queue_type) if follows_policies else NO_POLICY
+        rules = rules_of(parsed, policies)
         if parsed.queue_type == STREAM:
             queue = Stream(declaration, self._runnable, self, store_id)
         elif is_claims_name(name):
@@ -318,7 +319,11 @@ class VirtualHost(ExchangeHost):
         else:
             owner = connection if exclusive else None
             queue = Queue(declaration, owner, self._runnable, self, store_id)
-        queue.set_up(parsed, policies, rules_of(parsed, policies))
+            if rules.max_priority > 0:
+                queue.ready.make_lanes(int(rules.max_priority) + 1)
+        queue.parsed = parsed
+        queue.policies = policies
+        queue.apply_rules(rules)
         self.queues[name] = queue
         self.topology_version += 1
         if not self._restoring:
@@ -348,9 +353,11 @@ class VirtualHost(ExchangeHost):
     def take_queue_out(self, queue: BaseQueue) -> int:
         """Delete `queue`; the caller takes care of its consumers and its bindings. Return the ticket to wait for."""
         del self.queues[queue.name]
-        claims = self.claims_of.get(queue.origin_name())
-        if claims is not None and claims.pop(queue.name, None) is not None and not claims:
-            del self.claims_of[queue.origin_name()]
+        if isinstance(queue, ClaimQueue):
+            claims = self.claims_of[queue.source_name]
+            del claims[queue.name]
+            if not claims:
+                del self.claims_of[queue.source_name]
         self.topology_version += 1
         self.sorted_queues.forget()  # it refers to deleted queues, and these to us
         ticket = 0

@@ -8,6 +8,8 @@ import pytest
 from engine_harness import Harness, basic_consume, publish_frames
 
 from warren.amqp import methods as m
+from warren.amqp.errors import ACCESS_REFUSED
+from warren.queues.consumer_groups import PASSED_OVER_PER_MESSAGE, ConsumerGroups
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
 
 
@@ -101,3 +103,25 @@ def test_the_next_single_active_consumer_is_the_first_of_those_with_the_highest_
         if active is not None:
             client.feed(publish_frames("", "q", b"x"))
             assert [each.method.consumer_tag for each in client.deliveries()] == [active[1]]
+
+
+def test_an_exclusive_consumer_stays_alone_until_it_goes() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    queue = harness.plain_queue("q")
+    for tag in ("one", "two"):
+        client.send(1, basic_consume("q", tag, exclusive=True))
+        (consumer,) = queue.consumers
+        assert queue.groups.exclusive is consumer and consumer.tag == tag
+        assert harness.channel().refused(1, basic_consume("q", "other")).code == ACCESS_REFUSED
+        client.send(1, m.BasicCancel(tag, True))
+        assert queue.groups.exclusive is None
+    client.send(1, basic_consume("q", "shared"))
+    assert queue.groups.exclusive is None
+
+
+def test_the_cost_of_a_search_is_taken_once() -> None:
+    groups = ConsumerGroups()
+    groups.passed_over = 3 * PASSED_OVER_PER_MESSAGE + 1
+    assert [groups.take_search_cost(), groups.take_search_cost()] == [3, 0]

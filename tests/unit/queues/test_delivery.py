@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from engine_harness import Client, Harness, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
-from warren.queues.delivery import SPARSE_MIN, DeliveryLedger
+from warren.queues.delivery import SPARSE_MIN, Consumer, DeliveryLedger
+from warren.queues.rules import QueueRules
 
 
 def delivering(count: int) -> tuple[Client, DeliveryLedger]:
@@ -75,3 +77,42 @@ def test_each_consumer_has_an_oldest_delivery_as_far_as_it_was_looked() -> None:
     assert ledger.oldest_tags(100) == {of_q: 2}
     client.send(1, m.BasicAck(0, True))
     assert ledger.oldest_tags(100) == {}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "most", "given"), [(0, -1, 0), (5, -1, 5), (0, 3, 3), (5, 3, 3), (2, 3, 2), (3, 3, 3), (5, 0, 5)]
+)
+def test_the_rules_of_a_queue_limit_the_prefetch_that_a_consumer_wants(wanted: int, most: int, given: int) -> None:
+    consumer = following(QueueRules(), prefetch=wanted)
+    rules = QueueRules()
+    rules.prefetch_max = most
+    consumer.follow(rules)
+    assert consumer.prefetch == given
+    consumer.follow(QueueRules())
+    assert consumer.prefetch == wanted
+
+
+def test_the_times_that_a_consumer_wants_go_before_those_of_its_queue() -> None:
+    rules = QueueRules()
+    rules.visibility_timeout_ms = 10
+    rules.consumer_timeout_ms = 20
+    consumer = following(rules)
+    assert (consumer.visibility_ms, consumer.timeout_ms, consumer.has_time_limit) == (10, 20, True)
+    consumer.wanted_visibility_ms, consumer.wanted_timeout_ms = 5, 0
+    consumer.follow(rules)
+    assert (consumer.visibility_ms, consumer.timeout_ms, consumer.has_time_limit) == (5, 0, True)
+    consumer.wanted_visibility_ms = -1
+    consumer.follow(QueueRules())
+    assert not consumer.has_time_limit
+    consumer.follow(rules)
+    assert consumer.has_time_limit
+    assert not following(rules, no_ack=True).has_time_limit, "nothing waits for an answer"
+
+
+def following(rules: QueueRules, *, prefetch: int = 0, no_ack: bool = False) -> Consumer:
+    """Return a consumer that follows some rules."""
+    client, ledger = delivering(0)
+    queue = client.harness.queue("q")
+    consumer = Consumer(ledger, queue, "c", no_ack, exclusive=False, priority=0, prefetch=prefetch, arguments=bytes(4))
+    consumer.follow(rules)
+    return consumer

@@ -75,11 +75,11 @@ def test_a_queue_has_its_dispatch_again_when_its_last_selective_consumer_has_gon
     queue.select(one, All())
     queue.select(two, All())
     selective = dispatch_of(queue)
-    assert isinstance(selective, Selective) and queue.selective_count() == 2
+    assert isinstance(selective, Selective) and dispatch_of(queue).selective_count() == 2
     cancel(client, "plain", "one")
-    assert dispatch_of(queue) is selective and queue.selective_count() == 1
+    assert dispatch_of(queue) is selective and dispatch_of(queue).selective_count() == 1
     cancel(client, "two")
-    assert dispatch_of(queue) is usual and queue.selective_count() == 0
+    assert dispatch_of(queue) is usual and dispatch_of(queue).selective_count() == 0
 
 
 @pytest.mark.parametrize("arguments", [{"x-max-length": 9}, {"x-max-priority": 3}, {"x-key-shared": True}])
