@@ -25,7 +25,6 @@ REASONS = {
     "msgstore/log/queue_index.py": {"QueueIndex": "the cursors of one index, written per message"},
     "queues/delivery.py": {"DeliveryLedger": "per message: a further object costs a look-up"},
     "queues/rules.py": {"QueueRules": "a record: a field for each rule"},
-    "replication/replica_store.py": {"ReplicaStore": "a follower's files: what each entry does to them"},
     "server/application.py": {"Application": "it puts the parts of the process together, and ends them"},
     "server/management.py": {"Management": "a record: what plugins get"},
     "server/settings.py": {"Settings": "a record: a field for each setting"},

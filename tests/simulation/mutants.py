@@ -627,7 +627,7 @@ MUTANTS: Final = (
     mutant(
         "catching-up-is-not-marked",
         "the torn end of what was caught up with is taken for corruption",
-        (REPLICA, lines("self._mark(self.received_lsn)", indent=12), lines("pass", indent=12)),
+        (REPLICA, lines("self._marker.put(self.received_lsn)", indent=12), lines("pass", indent=12)),
     ),
     mutant(
         "chunk-acked-before-it-is-written",
@@ -638,9 +638,9 @@ MUTANTS: Final = (
         "follower-unlinks-before-the-checkpoint",
         "a power cut brings the old checkpoint back, and what it refers to is gone",
         (
-            REPLICA,
-            '        self._give_up_checkpoint()\n        self._sync_directory(".")\n        self._checkpoint =',
-            "        self._give_up_checkpoint()\n        self._checkpoint =",
+            "replication/replica_checkpoint.py",
+            '        self.give_up()\n        self._sync_directory(".")\n',
+            "        self.give_up()\n",
         ),
     ),
     mutant(

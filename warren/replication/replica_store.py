@@ -30,55 +30,38 @@
    The exception is a leader whose epoch is at least `EPOCH_STRIDE` beyond the log here: a person has made its log the
    truth. Frames that are cut off are copied to the quarantine, for good if they were committed (``cut_copies.py`` if
    not). The file is cut and synced, and the later segments are gone, before the next entry.
-7. After a failure of the disk nothing is tried again, as in ``Store``; after a shortage the same entry may be. A read
-   that fails before a link is tried again with the next one. A file of a stream that the disk has not given
-   `SCANS_MAX` times in a row is set aside, and the leader ships it again.
+7. After a failure of the disk nothing is tried again, as in ``Store``; after a shortage the same entry may be.
 
-    catching-up, 20 bytes: magic "WARRNCUP", lsn u64, crc u32 (CRC-32 of the bytes before)
-
-One thread. It keeps a `Store` for everything but the log: that one writes no frames.
+The marker, the checkpoint and the files of streams have modules of their own (``catching_up_marker.py``,
+``replica_checkpoint.py``, ``sealed_inventory.py``). One thread. It keeps a `Store` for everything but the log: that one
+writes no frames.
 """
 
 from __future__ import annotations
 
 import errno
-import zlib
 from collections.abc import Callable
-from struct import Struct
 from threading import Lock
 from typing import Final, assert_never
 
 from warren.cluster.events import Position as LogPosition
-from warren.msgstore.files.fail_stop import FailStop, reason
-from warren.msgstore.files.file_system import FileSystem, read_exactly, unlink_if_there, write_all
+from warren.msgstore.files.fail_stop import FailStop
+from warren.msgstore.files.file_system import FileSystem, unlink_if_there, write_all
 from warren.msgstore.files.new_segments import NEW
 from warren.msgstore.files.recovery import ADVICE
-from warren.msgstore.files.sealed_files import STREAMS, sealed_path
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, segment_path
 from warren.msgstore.files.store import (
     CATCHING_UP,
-    CATCHING_UP_TMP,
-    CHECKPOINT_TMP,
     SegmentHeader,
     Store,
     parsed_header,
     wall_time_ms,
 )
-from warren.msgstore.files.store_errors import StoreError, StoreFailedError, StoreUnreadableError
-from warren.msgstore.log.checkpoint import HEADER_BYTES as CHECKPOINT_HEADER_BYTES
-from warren.msgstore.log.checkpoint import (
-    MINOR_WITHOUT_EPOCHS,
-    MINOR_WITHOUT_LIVES,
-    SEGMENT_BYTES,
-    CheckpointError,
-    CheckpointReader,
-)
-from warren.msgstore.log.checksum import checksum_function
-from warren.msgstore.log.columns import CHUNK_HEAD_BYTES, maybe_head
+from warren.msgstore.files.store_errors import StoreError, StoreFailedError
 from warren.msgstore.log.jobs import DropJob
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES, STORE_TAG_BYTES
 from warren.msgstore.log.replay import FrameHead
-from warren.msgstore.log.sealed_table import SealedSegment
+from warren.replication.catching_up_marker import CatchingUpMarker
 from warren.replication.cut_copies import CutCopies
 from warren.replication.entries import (
     Ack,
@@ -107,17 +90,13 @@ from warren.replication.entries import (
 )
 from warren.replication.incoming_image import COMPLETE, IncomingImage, finish
 from warren.replication.mending import put_in_place
+from warren.replication.replica_checkpoint import IncomingCheckpoint, KeptCheckpoint, checked
+from warren.replication.sealed_inventory import SealedInventory
 from warren.replication.segment_frames import SegmentFrames
 
 NO_STORE: Final = bytes(16)
 # An epoch that a person begins is so far beyond the one before, or further: a leader that starts again takes the next.
 EPOCH_STRIDE: Final = 1000
-SCANS_MAX: Final = 8
-_MARKER_MAGIC: Final = b"WARRNCUP"
-_MARKER: Final = Struct(">8sQI")
-_EPOCH: Final = Struct(">I4xQ16x")
-_EPOCH_WITHOUT_LIFE: Final = Struct(">I4xQ")
-_SEGMENT: Final = Struct(">QQQQQQ")  # in a checkpoint: number, base LSN, capacity, end LSN, live references, live bytes
 
 
 class EntryRefusedError(StoreError):
@@ -134,29 +113,6 @@ class HistoryLostError(EntryRefusedError):
         )
         self.epoch = epoch
         self.lsn = lsn
-
-
-class _Checkpoint:
-    """Of a checkpoint: its LSN, its epochs, and the segments that it needs: referred to, or after its LSN."""
-
-    def __init__(self, content: bytes | None) -> None:
-        self.lsn = 0
-        self.epochs: list[tuple[int, int]] = []
-        self._live: set[int] = set()
-        if content is None:
-            return
-        self.lsn = int.from_bytes(content[32:40], "big")
-        count = int.from_bytes(content[76:80], "big")
-        table = content[CHECKPOINT_HEADER_BYTES : CHECKPOINT_HEADER_BYTES + count * SEGMENT_BYTES]
-        minor = int.from_bytes(content[10:12], "big")
-        if minor > MINOR_WITHOUT_EPOCHS:
-            entry = _EPOCH if minor > MINOR_WITHOUT_LIVES else _EPOCH_WITHOUT_LIFE
-            at = len(content) - 4 - int.from_bytes(content[14:16], "big") * entry.size
-            self.epochs = list(entry.iter_unpack(content[at:-4]))
-        self._live = {number for number, _, _, _, refs, _ in _SEGMENT.iter_unpack(table) if refs}
-
-    def needs(self, segment: SegmentHeader) -> bool:
-        return segment.number in self._live or segment.base_lsn + segment.capacity > self.lsn
 
 
 class ReplicaStore(FailStop):
@@ -187,12 +143,10 @@ class ReplicaStore(FailStop):
         self._current: SegmentHeader | None = None
         self._handle = -1  # of the current segment
         self._is_named = True  # durably
-        self._checkpoint = _Checkpoint(None)
-        self._sealed: list[SealedFile] = []
-        self._unread_scans = 0  # of the files of streams, in a row
-        self._marker: int | None = None  # the LSN in ``catching-up``
-        self._tmp_handle = -1  # of the checkpoint that is coming in
-        self._tmp_bytes = 0
+        self._checkpoint = KeptCheckpoint(None)
+        self._incoming = IncomingCheckpoint(fs, self._sync, self._sync_directory)
+        self._sealed = SealedInventory(fs)
+        self._marker = CatchingUpMarker(fs, self._sync, self._sync_directory)
         self._image: IncomingImage | None = None  # that is coming in
 
     @property
@@ -228,12 +182,12 @@ class ReplicaStore(FailStop):
 
     def sealed_files(self) -> list[SealedFile]:
         """Return the files of streams at the time when `follow` was called, or the log was cut last."""
-        return self._sealed
+        return self._sealed.files
 
     @property
     def is_catching_up(self) -> bool:
         """Whether confirmed messages may be missing here, see (4)."""
-        return self._marker is not None
+        return self._marker.lsn is not None
 
     def follow(self, epoch: int, store_id: bytes) -> None:
         """Begin a link with the leader of `epoch`, after `open`; its entries have to be caught up with, see (4).
@@ -260,9 +214,9 @@ class ReplicaStore(FailStop):
         self._leader_epoch = epoch
         self._may_lose = epoch - self.epoch >= EPOCH_STRIDE
         self.done = 0
-        self._read_sealed()
+        self._sealed.read(self._store, self.store_id)
         try:
-            self._mark(self.received_lsn)
+            self._marker.put(self.received_lsn)
         except OSError as error:
             self._raise(f"write {CATCHING_UP}", error)
 
@@ -285,13 +239,13 @@ class ReplicaStore(FailStop):
             self._give_up_image()
             if finish(self._fs, self._sync_directory):
                 self._read_log()
-            self._remove_marker()
+            self._marker.remove()
         except OSError as error:
             self._raise(f"remove {CATCHING_UP}", error)
 
     def close(self) -> None:
         """Give all files back. Makes nothing durable."""
-        self._give_up_checkpoint()
+        self._incoming.give_up()
         self._give_up_image()
         self._close_current()
         self._store.close()
@@ -383,7 +337,7 @@ class ReplicaStore(FailStop):
             case CaughtUp():
                 self._sync_up_to(entry.lsn)
                 self._remove_superfluous()
-                self._remove_marker()
+                self._marker.remove()
             case Stop():
                 pass  # the link's
             case _:
@@ -496,45 +450,29 @@ class ReplicaStore(FailStop):
         end_lsn = self.received_lsn if image is None else image.end_lsn
         if piece.lsn > end_lsn:
             raise EntryRefusedError(f"a checkpoint at LSN {piece.lsn}, and the log ends at {end_lsn}")
-        if piece.offset == 0:
-            self._give_up_checkpoint()
-            unlink_if_there(self._fs, CHECKPOINT_TMP)
-            self._tmp_handle = self._fs.create(CHECKPOINT_TMP, 0)
-        if self._tmp_handle < 0 or piece.offset > self._tmp_bytes:
-            raise EntryRefusedError(
-                f"a piece of a checkpoint from byte {piece.offset} on, and {self._tmp_bytes} are here"
-            )
-        write_all(self._fs, self._tmp_handle, [piece.data], piece.offset)
-        self._tmp_bytes = piece.offset + len(piece.data)
+        size = self._incoming.size
+        if not self._incoming.write(piece):
+            raise EntryRefusedError(f"a piece of a checkpoint from byte {piece.offset} on, and {size} are here")
         if not piece.is_last:
             return
-        content = read_exactly(self._fs, self._tmp_handle, piece.total_bytes, 0)
+        content = self._incoming.content(piece.total_bytes)
         self._check_checkpoint(content, piece.lsn)
         if image is not None:
             self._take_over(image)
             return
         self._sync_log(piece.lsn)
-        self._sync(self._tmp_handle, CHECKPOINT_TMP)
-        self._fs.rename(CHECKPOINT_TMP, CHECKPOINT)
-        self._give_up_checkpoint()
-        self._sync_directory(".")
-        self._checkpoint = _Checkpoint(content)
+        self._incoming.put(CHECKPOINT)
+        self._checkpoint = KeptCheckpoint(content)
 
     def _check_checkpoint(self, content: bytes, lsn: int) -> None:
         try:
-            reader = _checked(content)
+            reader = checked(content)
         except StoreError as error:
             raise EntryRefusedError(str(error)) from None
         if reader.store_id != self.store_id or reader.lsn != lsn or lsn < self._checkpoint.lsn:
             raise EntryRefusedError(
                 f"a checkpoint at LSN {reader.lsn} of store {reader.store_id.hex()}: not what is due"
             )
-
-    def _give_up_checkpoint(self) -> None:
-        self._tmp_bytes = 0
-        if self._tmp_handle >= 0:
-            handle, self._tmp_handle = self._tmp_handle, -1
-            self._fs.close(handle)
 
     # --- images -----------------------------------------------------------------------------------------------------
 
@@ -548,10 +486,7 @@ class ReplicaStore(FailStop):
         self.generation += 1
         image.end_segment()
         self._sync_directory(LOG)
-        self._sync(self._tmp_handle, CHECKPOINT_TMP)
-        self._fs.rename(CHECKPOINT_TMP, COMPLETE)
-        self._give_up_checkpoint()
-        self._sync_directory(".")
+        self._incoming.put(COMPLETE)
         self._give_up_image()
         self._close_current()
         self._store.close()
@@ -596,7 +531,7 @@ class ReplicaStore(FailStop):
         if headers:
             self.store_id = headers[-1].store_id
         if content is not None:
-            reader = _checked(content)
+            reader = checked(content)
             if self.store_id not in (NO_STORE, reader.store_id):
                 raise StoreError(
                     f"the log is of store {self.store_id.hex()}, the checkpoint of {reader.store_id.hex()}"
@@ -604,10 +539,10 @@ class ReplicaStore(FailStop):
             self.store_id, lsn, crc = reader.store_id, reader.lsn, reader.last_crc
         elif headers and headers[0].base_lsn:
             raise StoreError("the checkpoint of the message store is missing, and so is the beginning of its log")
-        self._checkpoint = _Checkpoint(content)
+        self._checkpoint = KeptCheckpoint(content)
         self._segments = {header.number: header for header in headers}
         try:
-            self._marker = self._maybe_marker()
+            self._marker.read()
             self._find_end(headers, lsn, crc)
         except OSError as error:
             self._raise("read the log", error)
@@ -626,7 +561,7 @@ class ReplicaStore(FailStop):
                 frames = SegmentFrames(self._fs, handle, header)
                 lsn, crc = frames.end(max(lsn, frames.first_lsn), crc)
                 committed_lsn = max(committed_lsn, frames.claimed_lsn)
-                if frames.maybe_frame(lsn) is not None or (self._is_below_marker(lsn) and frames.claims_behind(lsn)):
+                if frames.maybe_frame(lsn) is not None or (self._marker.is_above(lsn) and frames.claims_behind(lsn)):
                     raise StoreError(f"corruption in {segment_path(header.number)} at LSN {lsn}, or before; {ADVICE}")
                 if is_last:
                     self._cut(handle, header, lsn)
@@ -640,9 +575,6 @@ class ReplicaStore(FailStop):
         self._is_named = True
         self._store.sync_segments([header.number for header in ahead])
 
-    def _is_below_marker(self, lsn: int) -> bool:
-        return self._marker is None or lsn < self._marker
-
     def _cut(self, handle: int, header: SegmentHeader, lsn: int) -> None:
         length = lsn - header.base_lsn
         if self._fs.size(handle) > length:
@@ -651,10 +583,10 @@ class ReplicaStore(FailStop):
     def _truncate(self, entry: Truncate) -> None:
         self.generation += 1
         self._check_history(entry.lsn, f"the log here is to be cut at LSN {entry.lsn}")
-        self._mark(entry.lsn)
+        self._marker.put(entry.lsn)
         if entry.lsn == self.received_lsn and self.epoch <= entry.epoch:
             self._sync_log(entry.lsn)  # the log ends there already: the leader wants to know what is here
-            self._read_sealed()
+            self._sealed.read(self._store, self.store_id)
             return
         self._close_current()
         store = self._store
@@ -676,7 +608,7 @@ class ReplicaStore(FailStop):
             store.unlink([number])
         self._current = None
         self._read_log()
-        self._read_sealed()
+        self._sealed.read(self._store, self.store_id)
 
     def _keep(self, header: SegmentHeader, start_lsn: int) -> None:
         end_lsn = min(self.received_lsn, header.base_lsn + header.capacity)
@@ -716,89 +648,3 @@ class ReplicaStore(FailStop):
             if header.epoch > last:
                 epochs.setdefault(header.epoch, header.base_lsn + SEGMENT_HEADER_BYTES)
         return tuple(epochs.items())
-
-    def _read_sealed(self) -> None:
-        """Cut torn ends off the files of streams; the leader ships again everything sealed since."""
-        tolerates = self._unread_scans >= SCANS_MAX
-        try:
-            scan = self._store.scan_sealed(self.store_id, lambda _stream_id, _offset: True, tolerates=tolerates)
-        except StoreUnreadableError:
-            self._unread_scans += 1
-            raise
-        self._unread_scans = 0
-        try:
-            self._sealed = [
-                self._sealed_file(stream_id, segment)
-                for stream_id, table in scan.tables.items()
-                for segment in table.segments
-            ]
-        except OSError as error:
-            raise StoreUnreadableError(STREAMS, reason(error)) from None
-
-    def _sealed_file(self, stream_id: int, segment: SealedSegment) -> SealedFile:
-        handle = self._fs.open(sealed_path(stream_id, int(segment.first)), writable=False)
-        try:
-            return sealed_file(self._fs, handle, stream_id, int(segment.first), self._fs.size(handle))
-        finally:
-            self._fs.close(handle)
-
-    # --- the marker -------------------------------------------------------------------------------------------------
-
-    def _maybe_marker(self) -> int | None:
-        if CATCHING_UP not in self._fs.names("."):
-            return None
-        handle = self._fs.open(CATCHING_UP, writable=False)
-        try:
-            data = read_exactly(self._fs, handle, _MARKER.size, 0)
-        finally:
-            self._fs.close(handle)
-        if len(data) < _MARKER.size or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "big"):
-            raise StoreError(f"{CATCHING_UP} is damaged; {ADVICE}")
-        return int.from_bytes(data[8:16], "big")
-
-    def _mark(self, lsn: int) -> None:
-        """Note durably that everything from `lsn` on must be caught up with, unless that is noted already."""
-        if self._marker is not None and self._marker <= lsn:
-            return
-        data = _MARKER_MAGIC + lsn.to_bytes(8, "big")
-        unlink_if_there(self._fs, CATCHING_UP_TMP)
-        handle = self._fs.create(CATCHING_UP_TMP, 0)
-        try:
-            write_all(self._fs, handle, [data + zlib.crc32(data).to_bytes(4, "big")], 0)
-            self._sync(handle, CATCHING_UP_TMP)
-        finally:
-            self._fs.close(handle)
-        self._fs.rename(CATCHING_UP_TMP, CATCHING_UP)
-        self._sync_directory(".")
-        self._marker = lsn
-
-    def _remove_marker(self) -> None:
-        if self._marker is not None:
-            unlink_if_there(self._fs, CATCHING_UP)
-            self._sync_directory(".")
-            self._marker = None
-
-
-def _checked(content: bytes) -> CheckpointReader:
-    try:
-        reader = CheckpointReader(content)
-        if not reader.is_intact(checksum_function(reader.algorithm)):
-            raise CheckpointError("its checksum is wrong")
-    except ValueError as error:
-        raise StoreError(f"the checkpoint of the message store cannot be read: {error}; {ADVICE}") from None
-    return reader
-
-
-def sealed_file(fs: FileSystem, handle: int, stream_id: int, segment: int, file_bytes: int) -> SealedFile:
-    """Return the identity of the first `file_bytes` of a file of a stream: the heads of all chunks in it."""
-    crc = 0
-    at = SEGMENT_HEADER_BYTES
-    while at + CHUNK_HEAD_BYTES <= file_bytes:
-        data = read_exactly(fs, handle, CHUNK_HEAD_BYTES, at)
-        # Without the crc at its end: the crc of bytes followed by their own crc is always the same.
-        crc = zlib.crc32(data[:-4], crc)
-        head = maybe_head(data)
-        if head is None:
-            break  # damaged, or padding
-        at += int(head.chunk_bytes)
-    return SealedFile(stream_id, segment, file_bytes, crc)

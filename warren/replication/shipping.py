@@ -72,7 +72,7 @@ from warren.replication.entries import (
     encoded,
 )
 from warren.replication.held_files import HeldFile, HeldFiles
-from warren.replication.replica_store import sealed_file
+from warren.replication.sealed_inventory import sealed_file
 from warren.replication.segment_frames import SegmentFrames
 
 _CHECKPOINT_LSN_AT: Final = 32

@@ -26,7 +26,8 @@ from warren.replication.entries import (
     Truncate,
     Unlink,
 )
-from warren.replication.replica_store import EPOCH_STRIDE, SCANS_MAX, EntryRefusedError, HistoryLostError, ReplicaStore
+from warren.replication.replica_store import EPOCH_STRIDE, EntryRefusedError, HistoryLostError, ReplicaStore
+from warren.replication.sealed_inventory import SCANS_MAX
 
 
 def entries(log: ShippedLog, replica: ReplicaStore) -> list[FromLeader]:
