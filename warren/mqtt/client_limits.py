@@ -2,7 +2,7 @@
 
 1. A packet that is larger than the client takes is not sent. Answers of a fixed size are smaller than the CONNACK that
    it took. A reason string is left out, another answer ends the connection.
-2. Limits are never changed after they are made: all clients that state none share theirs.
+2. Limits are never changed after they are made: clients that state the same share theirs, as far as `KNOWN_MAX` goes.
 
 Source: MQTT 5, sections 3.1.2.11.3, 3.1.2.11.4 and 3.1.2.11.7. Before 5.0 a client cannot state any.
 """
@@ -22,6 +22,8 @@ REASON_BYTES: Final = 4 * REASON_CHARACTERS + 16
 # The messages of QoS 1 and 2 that may be out to a client that cannot set a limit, and to one that does not.
 RECEIVE_MAX_OLD: Final = 100
 RECEIVE_MAX_DEFAULT: Final = 65535
+# Clients of one kind state the same. With more different limits than this, some clients have limits of their own.
+KNOWN_MAX: Final = 64
 
 
 @mypyc_attr(acyclic=True)
@@ -55,6 +57,7 @@ class ClientLimits:
 
 OLD: Final = ClientLimits(RECEIVE_MAX_OLD)
 DEFAULTS: Final = ClientLimits(RECEIVE_MAX_DEFAULT, takes_problems=True)
+_known: Final = {(RECEIVE_MAX_DEFAULT, 0, True): DEFAULTS}  # by what clients of 5.0 state
 
 
 def limits_of(connect: Connect) -> ClientLimits:
@@ -65,6 +68,9 @@ def limits_of(connect: Connect) -> ClientLimits:
     receive_max = stated.number(RECEIVE_MAX, RECEIVE_MAX_DEFAULT)
     packet_max_bytes = stated.number(PACKET_MAX, 0)
     takes_problems = stated.number(REQUEST_PROBLEM, 1) == 1
-    if receive_max == RECEIVE_MAX_DEFAULT and packet_max_bytes == 0 and takes_problems:
-        return DEFAULTS
-    return ClientLimits(receive_max, packet_max_bytes, takes_problems=takes_problems)
+    found = _known.get((receive_max, packet_max_bytes, takes_problems))
+    if found is None:
+        found = ClientLimits(receive_max, packet_max_bytes, takes_problems=takes_problems)
+        if len(_known) < KNOWN_MAX:
+            _known[(receive_max, packet_max_bytes, takes_problems)] = found
+    return found

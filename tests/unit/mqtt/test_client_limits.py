@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from mqtt_harness import properties
 
-from warren.mqtt.client_limits import DEFAULTS, OLD, REASON_BYTES, REASON_CHARACTERS, ClientLimits, limits_of
+from warren.mqtt import client_limits
+from warren.mqtt.client_limits import (
+    DEFAULTS,
+    KNOWN_MAX,
+    OLD,
+    REASON_BYTES,
+    REASON_CHARACTERS,
+    ClientLimits,
+    limits_of,
+)
 from warren.mqtt.packets import PACKET_MAX, RECEIVE_MAX, REQUEST_PROBLEM, V3_1, V3_1_1, V5, Connect
 from warren.mqtt.reason_codes import TOO_LARGE, MqttError
 
@@ -43,6 +54,26 @@ def test_limits_are_those_that_a_client_states(values: dict[int, int], expected:
     limits = stated(V5, values)
     assert (limits.receive_max, limits.packet_max_bytes, limits.takes_problems) == expected
     assert (DEFAULTS.receive_max, DEFAULTS.packet_max_bytes, DEFAULTS.takes_problems) == (65535, 0, True)
+
+
+@pytest.fixture
+def none_known() -> Iterator[None]:
+    """Forget the limits of clients of other tests meanwhile."""
+    known = client_limits._known
+    kept = known.copy()
+    known.clear()
+    yield
+    known.clear()
+    known.update(kept)
+
+
+@pytest.mark.usefixtures("none_known")
+def test_clients_that_state_the_same_share_their_limits_as_long_as_there_are_few_different_ones() -> None:
+    assert stated(V5, {PACKET_MAX: 1234}) is stated(V5, {PACKET_MAX: 1234})
+    for number in range(2 * KNOWN_MAX):
+        assert stated(V5, {PACKET_MAX: 10_000 + number}).packet_max_bytes == 10_000 + number
+    assert len(client_limits._known) == KNOWN_MAX
+    assert stated(V5, {PACKET_MAX: 1234}) is stated(V5, {PACKET_MAX: 1234})
 
 
 def test_an_answer_may_be_as_large_as_the_client_takes() -> None:
