@@ -13,13 +13,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any, Final
 
 # SIGALRM belongs to the limits of tests.
 _SIGNALS: Final = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM})
-_handler_of: Final[Callable[[int], Any]] = import_module("_signal").getsignal
+_handler_of: Final[Callable[[int], Any]] = sys.modules["_signal"].getsignal
 _data: Final[dict[bytes, bytes]] = getattr(os.environ, "_data")  # noqa: B009 - likewise
 
 
