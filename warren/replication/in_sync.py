@@ -82,7 +82,14 @@ class InSyncSet:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def connected(self, node: Node, now_s: float) -> Replica:
-        """Note that a node has connected, and proved its identity; return its entry, with nothing acknowledged."""
+        """Note that a node has connected, and proved its identity; return its entry, with nothing acknowledged.
+
+        Another connection of it that has not ended yet is over: its acknowledgements say nothing of what the node has
+        now.
+        """
+        before = self._replicas.get(node)
+        if before is not None and before.is_connected:
+            self.disconnected(before, now_s)
         replica = self._replicas.pop(node, None) or Replica(node, now_s)
         self._replicas[node] = replica  # after all that connected before
         replica.away()

@@ -158,6 +158,15 @@ def test_the_member_hears_of_answers_refusals_and_lost_links() -> None:
     assert member.told == [BeaconAnswered(two, 3, 7), EpochRefused(two, 4), Heard(two), LinkLost(two)]
 
 
+def test_a_link_in_the_place_of_another_one_is_the_end_of_that() -> None:
+    """The member would take its acknowledgements over the first link for what it has now."""
+    member = Member()
+    member.follower(100)
+    member.told.clear()
+    member.set.connected(TWO, 5.0)
+    assert member.told == [LinkLost(recorded(TWO))]
+
+
 def test_a_record_may_name_replicas_that_are_no_nodes_and_commits_wait_for_them() -> None:
     member = Member()
     member.set.require(frozenset({recorded(ME), RecordedReplica("x", "not hexadecimal")}), 0.0)

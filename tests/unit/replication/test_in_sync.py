@@ -217,6 +217,19 @@ def test_who_has_to_leave_is_let_in_later_each_time_and_soon_again_after_a_while
     assert two.admitted_s == now_s + least
 
 
+def test_who_connects_again_while_it_joins_has_left() -> None:
+    """(4): else one whose link breaks each time makes all commits wait, again and again."""
+    group = a_set()
+    two = group.connected(TWO, 0.0)
+    two.is_live = True
+    assert group.joiners(0.0) == [two]
+    again = group.connected(TWO, 5.0)
+    again.is_live = True
+    assert group.joiners(5.0) == [] and group.joiners(5.0 + BACK_OFF_S[0] / 2) == []
+    group.acknowledged(again, 0, 0, 5.0 + BACK_OFF_S[0])
+    assert group.joiners(5.0 + BACK_OFF_S[0]) == [again]
+
+
 def test_who_joins_and_holds_commits_up_is_named_and_not_waited_for_when_it_is_gone() -> None:
     group = a_set()
     two = group.connected(TWO, 0.0)
