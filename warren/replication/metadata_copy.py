@@ -5,6 +5,8 @@
 3. Known changes are not applied again: a copy may be newer than the changes that follow it.
 4. The follower's own needs are in memory: users, their rights to read, and the list of streams. The loop looks single
    things up in it while the thread of the link changes it.
+5. Changes that leave out others are refused, and the link ends: over the next one the leader sends a copy, since the
+   follower says what it has. Otherwise nobody would notice that something is missing before this node leads.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Final
 from warren.msgstore.files.store_errors import StoreFailedError
 from warren.replication.entries import Catalogue as CatalogueEntry
 from warren.replication.entries import CatalogueCopy
+from warren.replication.replica_store import EntryRefusedError
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.start_errors import CatalogueError
 from warren.vhosts.metadata import (
@@ -62,6 +65,7 @@ class MetadataCopy:
 
         Raises:
             StoreFailedError: the metadata store cannot be written.
+            EntryRefusedError: changes before these are missing; end the link.
         """
         try:
             if isinstance(entry, CatalogueCopy):
@@ -86,6 +90,10 @@ class MetadataCopy:
         end = entry.first + len(entry.records)
         if end <= applied:
             return
+        if entry.first > applied:
+            raise EntryRefusedError(
+                f"the leader sends its metadata's changes from {entry.first} on, and here are those below {applied}"
+            )
         fresh = entry.records[max(0, applied - entry.first) :]
         changes = [decode_change(record) for record in fresh if record]
         self._catalogue.commit(changes, store_id, end)

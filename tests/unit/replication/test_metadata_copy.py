@@ -14,6 +14,7 @@ from warren.msgstore.files.store_errors import StoreFailedError
 from warren.replication.entries import Catalogue as CatalogueEntry
 from warren.replication.entries import CatalogueCopy
 from warren.replication.metadata_copy import MetadataCopy
+from warren.replication.replica_store import EntryRefusedError
 from warren.server.catalogue.catalogue import Catalogue
 from warren.vhosts.metadata import (
     MetadataChange,
@@ -98,6 +99,17 @@ def test_changes_that_a_copy_has_already_are_not_applied_again(place: Place) -> 
     place.changed(9, queue("deleted since"))
     assert place.queues() == ["kept", "later"]
     assert place.copy.applied(STORE) == 11
+
+
+def test_changes_that_leave_others_out_are_refused_and_a_copy_of_everything_mends_that(place: Place) -> None:
+    """(5): the leader's log forgets what is applied here, so it would be lost with the leader."""
+    place.copied(3, [VhostPut("/"), queue("kept")])
+    with pytest.raises(EntryRefusedError, match="changes from 5 on, and here are those below 3"):
+        place.changed(5, queue("late"))
+    assert place.queues() == ["kept"] and place.copy.applied(STORE) == 3
+    place.copied(6, [VhostPut("/"), queue("kept"), queue("between"), queue("late")])
+    place.changed(6, queue("next"))
+    assert place.queues() == ["between", "kept", "late", "next"]
 
 
 def test_a_record_that_the_leader_has_lost_counts_and_changes_nothing(place: Place) -> None:
