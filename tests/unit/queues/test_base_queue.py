@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from engine_harness import Harness
 
+from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import AmqpError
 from warren.amqp.field_table import Table, encode_table
@@ -17,6 +18,7 @@ from warren.queues.delivery import Consumer
 from warren.queues.lanes import DELAYED
 from warren.queues.queue import Queue
 from warren.streams.stream import Stream
+from warren.vhosts.metadata import PolicyPut
 
 CLAIMS = claims_name("q", "c")
 STREAM: Table = {"x-queue-type": "stream"}
@@ -61,6 +63,43 @@ def test_what_a_kind_does_not_have_is_refused(
         found.append(refused.value)
     assert {error.reply_code for error in found} == {code}
     assert found[0].explanation.startswith(text)
+    assert harness.channel().refused(1, m.BasicGet(0, queue.name, True)).code == code
+
+
+def test_the_last_claims_cannot_be_deleted_and_none_be_bound(
+    kinds: dict[type[BaseQueue], BaseQueue], harness: Harness
+) -> None:
+    claims, queue = kinds[ClaimQueue], harness.plain_queue("q")
+    harness.channel().publish("", "q", b"a")
+    for each in kinds.values():
+        each.check_allows("queue.delete")
+        if each is not claims:
+            each.check_allows("queue.bind")
+    assert isinstance(claims, ClaimQueue)
+    claims.claim(queue, 1, 100, True, [])
+    for method in ("queue.delete", "queue.bind"):
+        with pytest.raises(AmqpError) as refused:
+            claims.check_allows(method)
+        assert refused.value.reply_code == 403
+
+
+def test_a_queue_has_a_room_while_it_may_refuse_publishes_and_claims_never_have_any(
+    kinds: dict[type[BaseQueue], BaseQueue], harness: Harness
+) -> None:
+    assert kinds[Queue].maybe_room() is None and kinds[Stream].maybe_room() is None
+    room = kinds[ClaimQueue].maybe_room()
+    assert room is not None and not room.has_space_for(1, 0)
+    for definition, has_room in (
+        ('{"max-length": 2}', False),
+        ('{"overflow": "reject-publish"}', False),
+        ('{"max-length": 2, "overflow": "reject-publish"}', True),
+        ('{"max-length-bytes": 2, "overflow": "reject-publish-dlx"}', True),
+    ):
+        harness.broker.administer(PolicyPut("/", "p", "^q$", "queues", 0, definition))
+        harness.settle()
+        assert (kinds[Queue].maybe_room() is not None) == has_room
+    room = kinds[Queue].maybe_room()
+    assert room is not None and room.has_space_for(5, 2) and not room.has_space_for(1, 3)
 
 
 def test_nothing_of_a_stream_stays_when_it_is_deleted_before_a_delayed_message_is_due(
