@@ -11,8 +11,8 @@ etcd's pipeline, and a linearizable read that shows the old revision does not ca
    (`first_epoch`), but no later epoch.
 5. One read is under way at a time, and none while a proposal is: its answer tells more. A question that fails, or that
    is of no use, is put again after `retry_s`.
-6. A refusal says that the key has another revision than the known one. If a read then finds no later one, the key was
-   removed or etcd has older data: nothing can be proposed until it changes, and the record is read now and then.
+6. A refusal says that the key has another revision than the known one. While a read then finds another one that is not
+   later, the key was removed or etcd has older data: nothing can be proposed, and the record is read now and then.
 
 No I/O and no clock: times are arguments, in seconds.
 """
@@ -103,6 +103,7 @@ class RecordView:
             self.first_epoch = 0 if found is None else found.record.epoch
         is_news = found is not None and self.learn(found)
         if self._is_refuted:
+            self._is_refuted = (NO_REVISION if found is None else found.revision) != self.revision
             self.ask_at_s = now_s + self._retry_s
         return is_news
 

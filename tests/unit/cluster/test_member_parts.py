@@ -107,7 +107,7 @@ def test_a_refused_proposal_is_not_repeated_before_a_later_revision_is_known() -
     swap = view.propose(shorter(known))
     view.refused(swap.number)
     now_s = 10.0
-    for found in (None, Versioned(6, known), Versioned(7, known)):
+    for found in (None, Versioned(6, known), None):
         assert view.maybe_read(now_s) == Read()
         assert not view.read(found, now_s)
         assert view.is_gone is (found is None)
@@ -116,6 +116,17 @@ def test_a_refused_proposal_is_not_repeated_before_a_later_revision_is_known() -
         assert not view.may_propose(now_s)
     assert view.learn(Versioned(9, known))
     assert view.may_propose(now_s) and view.maybe_read(now_s) is None
+
+
+def test_a_proposal_is_made_again_when_the_key_is_as_it_was_known() -> None:
+    """(6): somebody has written and removed it since, where there is no record; and that is looked at now and then."""
+    view, known = RecordView(10.0, RETRY_S), record(A)
+    view.read(None, 10.0)
+    view.refused(view.propose(known).number)
+    assert view.maybe_read(10.0) == Read()
+    view.read(None, 11.0)
+    assert not view.may_propose(11.0) and view.may_propose(11.0 + RETRY_S)
+    assert view.propose(known).revision == 0
 
 
 def test_a_refusal_that_comes_after_the_news_stops_nothing() -> None:
