@@ -206,9 +206,12 @@ class ClientChannel:
         self.connection.send(frames.ack(self.number, delivery_tag, multiple=multiple))
 
     def requeue(self, delivery_tag: int) -> None:
-        """Give one delivery back to its queue."""
+        """Give one delivery back to its queue, where it does not count as a failed one if the broker has that."""
         self.check()
-        self.connection.send(method_frame(self.number, methods.BasicReject(delivery_tag, requeue=True)))
+        back: Any = methods.BasicReject(delivery_tag, requeue=True)
+        if self.connection.knows("basic.nack"):
+            back = methods.BasicNack(delivery_tag, multiple=False, requeue=True)
+        self.connection.send(method_frame(self.number, back))
 
     def take_deliveries(self, limit: int | None = None) -> list[Delivery]:
         """Return received deliveries, at most `limit`, oldest first; reading resumes when there is room again."""
@@ -283,8 +286,9 @@ class ClientChannel:
             raise Violation(f"sent {method_name(method)} unasked")
 
     def _receive_confirm(self, confirm: Confirm) -> None:
-        # Nobody takes an unexpected confirm, and one for a later publish would cause an ack at the source too early.
-        if not self.awaits_confirms or confirm.sequence > self.published:
+        # Nobody takes an unexpected confirm, and one for a later publish would cause an ack at the source too early. So
+        # would 0, for everything so far: the peer has not got all of it yet. Brokers name the number.
+        if not self.awaits_confirms or not 0 < confirm.sequence <= self.published:
             raise Violation("confirmed a publish that it has not got")
         self.confirms.append(confirm)
         self.notify()

@@ -103,6 +103,11 @@ class ClientConnection:
         """Note that `size` bytes of deliveries were taken."""
         self.inbox_bytes -= size
 
+    def knows(self, capability: str) -> bool:
+        """Tell whether the broker has announced a capability."""
+        announced = self.server_properties.get("capabilities")
+        return isinstance(announced, dict) and announced.get(capability) is True
+
     # --- failing ------------------------------------------------------------------------------------------------
 
     def check(self) -> None:

@@ -73,7 +73,7 @@ class Followed:
             self._run(self.meter, self.stop)
         except ModuleNotFoundError as error:
             reason = f"{str(error.name).partition('.')[0]} is not installed: {INSTALL}"
-        except Exception as error:
+        except BaseException as error:  # a panic in a library in Rust is not an Exception
             reason = str(error) if isinstance(error, BridgeError) else f"{type(error).__name__}: {error}"
             again = not isinstance(error, _FOR_GOOD)
         self._reason = reason.partition("\n")[0][:REASON_MAX]

@@ -200,6 +200,17 @@ class LinkConnection(ClientConnection):
         super().send(data)
         self._work.set()
 
+    async def has_room(self) -> None:
+        """Wait until less than `OUTBOX_BYTES` are unsent.
+
+        Raises:
+            BrokerError: the connection has ended.
+        """
+        self.check()
+        while self.unsent_bytes + self._sending_bytes > OUTBOX_BYTES:
+            await self._room.wait()
+            self.check()
+
     async def writable(self) -> None:
         """Wait until the peer takes publishes: less than `OUTBOX_BYTES` unsent, and not blocked.
 

@@ -10,11 +10,13 @@
 4. If the headers of a message leave no room for the link's own headers, the message is sent without them or not at all:
    the link decides. Otherwise it would stop all messages after it, for as long as it exists.
 5. With a limit exactly so many messages are settled; deliveries beyond it go back when the channel closes.
+6. At most `PENDING_MAX` publishes and a batch wait for confirms, whatever the source sends and the destination leaves
+   unanswered. Nothing more is taken from a source that does not read its acks.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -29,6 +31,7 @@ ON_PUBLISH: Final = "on-publish"
 ON_CONFIRM: Final = "on-confirm"
 RETRY_S: Final = 1.0
 SPARE_CONFIRMS: Final = 100
+PENDING_MAX: Final = 1 << 16  # the largest prefetch count
 # Deliveries handled in one go, before the other tasks get their turn.
 BATCH: Final = 50
 # Limit for headers, which links read and write: this number of bytes takes about a millisecond.
@@ -52,10 +55,14 @@ class SettlementWindow:
     """Publishes not yet settled, in order, each with the delivery tag it came from.
 
     Confirms of single publishes are kept until their turn comes; so many at most as publishes wait, and some.
+    A refusal costs the same however many publishes wait.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, int]] = deque()  # sequence number (0: not forwarded), delivery tag
+        # Sequence number to delivery tag, oldest first; a delivery that is not forwarded has a negative number of its
+        # own. Not a dict: it finds its first entry only after a look at all that were removed.
+        self._waiting: OrderedDict[int, int] = OrderedDict()
+        self._skips = 0
         self._confirmed_to = 0
         self._single: set[int] = set()
 
@@ -64,48 +71,56 @@ class SettlementWindow:
 
     def published(self, sequence: int, delivery_tag: int) -> None:
         """Note a publish; sequence numbers rise."""
-        self._waiting.append((sequence, delivery_tag))
+        self._waiting[sequence] = delivery_tag
 
     def skipped(self, delivery_tag: int) -> None:
         """Note a delivery that is not forwarded."""
-        self._waiting.append((0, delivery_tag))
+        self._skips += 1
+        self._waiting[-self._skips] = delivery_tag
 
     def confirmed(self, confirm: Confirm) -> None:
         """Take in an ack of the destination."""
         if confirm.multiple:
-            if self._waiting and confirm.sequence == 0:
-                self._confirmed_to = max(self._confirmed_to, self._waiting[-1][0])
             self._confirmed_to = max(self._confirmed_to, confirm.sequence)
         else:
             self._single.add(confirm.sequence)
 
     def refused(self, confirm: Confirm) -> list[int]:
-        """Take in a nack of the destination; return the delivery tags it means, which are gone from here."""
-        tags = []
-        kept: deque[tuple[int, int]] = deque()
-        for sequence, tag in self._waiting:
-            meant = sequence <= confirm.sequence if confirm.multiple else sequence == confirm.sequence
-            if meant and sequence > self._confirmed_to and sequence not in self._single:
-                tags.append(tag)
-            else:
-                kept.append((sequence, tag))
-        self._waiting = kept
-        return tags
+        """Take in a nack of the destination; return the delivery tags it means, which are gone from here.
+
+        After one that is `multiple`, everything that it means is settled: call `settle` before the next one.
+        """
+        waiting = self._waiting
+        if not confirm.multiple:
+            if self._is_confirmed(confirm.sequence):
+                return []
+            tag = waiting.pop(confirm.sequence, None)
+            return [] if tag is None else [tag]
+        refused = []
+        for sequence in waiting:
+            if sequence > confirm.sequence:
+                break
+            if not self._is_confirmed(sequence):
+                refused.append(sequence)
+        return [waiting.pop(sequence) for sequence in refused]
+
+    def _is_confirmed(self, sequence: int) -> bool:
+        return sequence <= self._confirmed_to or sequence in self._single
 
     def settle(self) -> tuple[int, int]:
         """Return the delivery tag up to which all is settled (0: none newly), and the number of those publishes."""
         tag = count = 0
         waiting = self._waiting
         while waiting:
-            sequence = waiting[0][0]
-            if sequence > self._confirmed_to and sequence not in self._single:
+            sequence = next(iter(waiting))
+            if not self._is_confirmed(sequence):
                 break
             self._single.discard(sequence)
-            tag = waiting.popleft()[1]
+            tag = waiting.popitem(last=False)[1]
             count += sequence > 0
         if len(self._single) > 2 * len(waiting) + SPARE_CONFIRMS:
             # The destination has confirmed some publishes twice: those no longer wait.
-            self._single &= {sequence for sequence, _ in waiting}
+            self._single &= waiting.keys()
         return tag, count
 
 
@@ -191,6 +206,10 @@ class Transfer:
                 source.check()
                 await (self._settled.wait() if self.to_publish == 0 else source.changed.wait())
                 continue
+            if len(self._window) >= PENDING_MAX:
+                await self._settled.wait()
+                continue
+            await source.connection.has_room()
             await destination.connection.writable()
             if trio.current_time() < self._not_before:
                 await trio.sleep_until(self._not_before)
@@ -254,6 +273,7 @@ class Transfer:
         tags = self._window.refused(confirm)
         for tag in tags:
             self._source.requeue(tag)
+        self._ack_settled()
         self.refused += len(tags)
         self.forwarded -= len(tags)
         self._not_before = trio.current_time() + RETRY_S
@@ -267,4 +287,4 @@ class Transfer:
             self._source.ack(tag, multiple=True)
         if self.to_settle is not None:
             self.to_settle -= count
-            self._settled.wake()
+        self._settled.wake()

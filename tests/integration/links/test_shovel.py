@@ -13,6 +13,7 @@ from link_host import LOOPBACK_SETTINGS, FakeHost, LinksThread
 from integration.management.api import Api
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import ClientSettings
+from warren.links.shovel import Shovel
 
 from .brokers import (
     BrokerProcess,
@@ -361,3 +362,30 @@ def test_a_rabbitmq_shovel_takes_from_warren_and_brings_to_it(
     assert bodies(warren, name("to")) == sent
     for label in ("there", "back"):
         rabbitmq.api("DELETE", f"parameters/shovel/%2f/{name(label)}")
+
+
+def test_a_full_destination_costs_a_message_none_of_its_tries(
+    links: LinksThread, warren: WarrenProcess, other_warren: WarrenProcess, name: Names
+) -> None:
+    limited = {"x-queue-type": "quorum", "x-delivery-limit": 1}
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    for broker, queue, arguments, body in (
+        (warren, name("from"), limited, b"1"),
+        (other_warren, name("to"), full, b"before"),
+    ):
+        with connect(broker) as connection:
+            channel = connection.channel()
+            channel.queue_declare(queue, durable=True, arguments=arguments)
+            channel.confirm_delivery()
+            channel.basic_publish("", queue, body)
+    start(links, "s", src_queue=name("from"), dest_uri=uri(other_warren), dest_queue=name("to"))
+
+    def refused() -> int:
+        entry = links.do(links.supervisor._entries.get, ("shovel", "/", "s"))
+        transfer = entry.link._transfer if entry is not None and isinstance(entry.link, Shovel) else None
+        return 0 if transfer is None else transfer.refused
+
+    wait_for(lambda: refused() >= 3, "refusals")
+    assert bodies(other_warren, name("to")) == [b"before"]
+    wait_for(lambda: length(other_warren, name("to")) == 1, "the message, which the source still had")
+    assert bodies(other_warren, name("to")) == [b"1"]

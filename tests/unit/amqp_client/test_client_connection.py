@@ -331,6 +331,14 @@ def test_a_peer_may_confirm_and_return_what_was_published_and_no_more() -> None:
         connection.receive(method_frame(1, methods.BasicAck(3, True)))
 
 
+@pytest.mark.parametrize("confirm", [methods.BasicAck(0, True), methods.BasicNack(0, True, False)])
+def test_a_confirm_names_a_number_for_everything_would_be_more_than_the_peer_has(confirm: object) -> None:
+    connection, channel = confirming()
+    channel.publish("x", "key", NO_PROPERTIES, b"")
+    with pytest.raises(BrokerError, match="confirmed a publish that it has not got"):
+        connection.receive(method_frame(1, confirm))
+
+
 def test_a_peer_may_cancel_a_consumer_once() -> None:
     connection, channel = opened()
     channel.request(methods.BasicQos(0, 1, False))

@@ -21,6 +21,10 @@ from warren.spark_bridge.bridge_errors import NotFound, UsageError
 Follow = Callable[[Mapping[str, Any], Places, Meter, threading.Event], None]
 
 
+class Panic(BaseException):
+    """Stands for the panic of a library in Rust."""
+
+
 def service(follow: Follow) -> tuple[Service, list[Mapping[str, Any]]]:
     said: list[Mapping[str, Any]] = []
     return Service(said.append, follow), said
@@ -85,9 +89,12 @@ def test_a_step_that_fails_is_told_with_its_reason() -> None:
         (ModuleNotFoundError("x", name="pyiceberg.catalog"), "pyiceberg is not installed", False),
         (RuntimeError("a\nb"), "RuntimeError: a", True),
         (MemoryError(), "MemoryError: ", True),
+        (Panic("called unwrap() on a None"), "Panic: called unwrap() on a None", True),
     ],
 )
-def test_a_table_that_ends_badly_says_why_and_whether_to_try_again(error: Exception, reason: str, again: bool) -> None:
+def test_a_table_that_ends_badly_says_why_and_whether_to_try_again(
+    error: BaseException, reason: str, again: bool
+) -> None:
     """(1)."""
 
     def follow(order: Mapping[str, Any], places: Places, meter: Meter, stop: threading.Event) -> None:

@@ -18,8 +18,10 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 from warren.amqp import methods
 from warren.amqp.codec import frame, method_frame
 from warren.amqp.declarations import QueueDeclaration
-from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp.field_table import EMPTY_TABLE, Table
+from warren.amqp_client.channel import ClientChannel
 from warren.amqp_client.client_errors import BrokerError, PeerClosed
+from warren.amqp_client.connection import ClientConnection, Login
 from warren.amqp_client.frames import NO_PROPERTIES
 from warren.links.address_guard import AddressGuard, networks
 from warren.links.amqp_client import (
@@ -210,6 +212,23 @@ def test_a_message_in_many_frames_is_put_together_and_acked() -> None:
         connection.check()
 
     play(script, client)
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"capabilities": {"basic.nack": True}}, methods.BasicNack(7, multiple=False, requeue=True)),
+        ({"capabilities": {"basic.nack": False}}, methods.BasicReject(7, requeue=True)),
+        ({"capabilities": "all"}, methods.BasicReject(7, requeue=True)),
+        ({}, methods.BasicReject(7, requeue=True)),
+    ],
+)
+def test_a_message_that_goes_back_has_not_failed(properties: Table, said: object) -> None:
+    """A basic.reject counts towards the delivery limit of a quorum queue, which drops the message there."""
+    connection = ClientConnection("a broker", Login(), 1000)
+    connection.server_properties = properties
+    ClientChannel(connection, 1).requeue(7)
+    assert connection.take_output() == method_frame(1, said)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -32,12 +35,6 @@ def test_a_confirm_out_of_order_waits_for_those_before_it() -> None:
     assert made.settle() == (0, 0)
     made.confirmed(Confirm(1, False, True))
     assert made.settle() == (13, 3)
-
-
-def test_zero_means_everything_so_far() -> None:
-    made = window(11, 12)
-    made.confirmed(Confirm(0, True, True))
-    assert made.settle() == (12, 2)
 
 
 def test_what_is_not_forwarded_settles_with_what_comes_before_it() -> None:
@@ -106,3 +103,26 @@ def test_nothing_is_settled_before_it_and_all_before_it_are_confirmed(seed: int)
         acked = max(acked, tag // 10)
         assert {*range(1, acked + 1)} <= confirmed | returned, f"seed {seed}"
         assert acked + 1 not in confirmed, f"seed {seed}: nothing settled is left waiting"
+
+
+def lines_to_refuse(count: int) -> int:
+    """Return how many lines run when each of `count` publishes is refused, the newest first."""
+    made, lines = window(*range(1, count + 1)), 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for sequence in range(count, 0, -1):
+            assert made.refused(Confirm(sequence, False, False)) == [sequence]
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_a_refusal_costs_the_same_however_many_publishes_wait() -> None:
+    assert lines_to_refuse(1000) < 3 * lines_to_refuse(500)

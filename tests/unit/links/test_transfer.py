@@ -21,11 +21,16 @@ class PaperConnection:
         self.where = where
         self.blocked_reason: str | None = None
         self.flushes = 0
+        self.is_full = False
         self.room = Signal()
 
     async def writable(self) -> None:
         await trio.lowlevel.checkpoint()
         while self.blocked_reason is not None:
+            await self.room.wait()
+
+    async def has_room(self) -> None:
+        while self.is_full:
             await self.room.wait()
 
     async def flushed(self) -> None:
@@ -229,6 +234,33 @@ def test_nothing_is_published_to_a_blocked_destination() -> None:
         assert destination.log == [b"1"]
 
     run(test)
+
+
+def test_nothing_is_taken_from_a_source_that_does_not_read_its_acks() -> None:
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        source.connection.is_full = True
+        await source.deliver(1)
+        assert destination.log == []
+        source.connection.is_full = False
+        source.connection.room.wake()
+        await wait_all_tasks_blocked()
+        assert destination.log == [b"1"]
+
+    assert run(test) == "still runs"
+
+
+def test_a_destination_that_confirms_nothing_gets_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warren.links.transfer.PENDING_MAX", 10)
+
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        await source.deliver(*range(1, 1000))
+        assert transfer.pending == BATCH
+        await destination.confirm(45, multiple=True)
+        assert transfer.pending == 5 + BATCH
+        await destination.confirm(destination.published, multiple=True, accepted=False)
+        assert transfer.pending == 0 and len(source.log) == 1 + 5 + BATCH
+
+    assert run(test) == "still runs"
 
 
 def test_a_returned_message_ends_it_before_its_confirm_counts() -> None:
