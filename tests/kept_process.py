@@ -20,7 +20,7 @@ from typing import Any, Final
 # SIGALRM belongs to the limits of tests.
 _SIGNALS: Final = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM})
 _handler_of: Final[Callable[[int], Any]] = sys.modules["_signal"].getsignal
-_data: Final[dict[bytes, bytes]] = getattr(os.environ, "_data")  # noqa: B009 - likewise
+_data: Final[dict[bytes, bytes]] = getattr(os.environ, "_data")  # noqa: B009 - it has no type
 
 
 @contextlib.contextmanager
