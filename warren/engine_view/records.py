@@ -42,3 +42,8 @@ class Records:
             KeyError: there is no such vhost.
         """
         return self._vhosts[vhost].records
+
+    def are_of(self, records: RecordsOfVhost, vhost: str) -> bool:
+        """Tell whether these are the records of a vhost still: it was not deleted, nor declared again."""
+        found = self._vhosts.get(vhost)
+        return found is not None and found.records is records

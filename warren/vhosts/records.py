@@ -6,7 +6,7 @@ a crash both are there, or neither. The commits of staged messages are an exampl
 1. A name has one value; storing another one replaces the record in its place.
 2. Nothing may be stored or forgotten before `is_restoring` is False.
 3. Clients can neither see nor change nor remove these values, and policies do not apply to them. They go with their
-   vhost.
+   vhost. A value that is stored after that is forgotten at once: it is not for a later vhost of the name.
 
     record of the lane `VHOST_RECORDS`
          0   8  serial number        the larger one is the newer, should damage leave two records of a name
@@ -40,6 +40,7 @@ class VhostRecords(RecordLane):
         self._free: list[int] = []  # numbers below the next one
         self._serial: i64 = 0
         self._found: list[tuple[int, int, str, bytes]] = []  # serial, number, name, value
+        self._is_closed: bool = False
 
     def __len__(self) -> int:
         return len(self._records)
@@ -56,6 +57,8 @@ class VhostRecords(RecordLane):
     def store(self, name: str, value: bytes) -> None:
         """Remember `value` under `name`, in place of an earlier value. The caller settles the turn."""
         assert not self.is_restoring
+        if self._is_closed:
+            return
         record = self._records.get(name)
         number: i64 = 0
         if record is not None:
@@ -113,6 +116,7 @@ class VhostRecords(RecordLane):
     def close(self) -> None:
         """Release everything: the vhost is deleted."""
         super().close()
+        self._is_closed = True
         self._records.clear()
         self._free = []
         self._found = []

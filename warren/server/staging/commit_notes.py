@@ -105,6 +105,10 @@ class CommitNotes:
         value = self._records.maybe_value(_PLAN + query)
         return None if value is None else msgspec.json.decode(value, type=CommitPlan)
 
+    def has_plan(self, query: str) -> bool:
+        """Tell whether a batch of a query has begun to be published, and is not done."""
+        return self._records.maybe_value(_PLAN + query) is not None
+
     def each(self) -> Iterator[tuple[str, Note]]:
         """Yield the current queries and their notes; a caller that gives way meanwhile may get outdated notes."""
         for name, value in self._records.values(_COMMIT):

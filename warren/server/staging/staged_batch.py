@@ -206,13 +206,15 @@ class BatchPublishing:
         self._order = order
         self._plan = CommitPlan(order.batch, parts_of_batch)
         self._in_one_piece = in_one_piece
+        self._records = records
         self._notes = CommitNotes(records)
 
     async def run(self) -> Outcome:
         """Publish the rest of the batch.
 
         Raises:
-            Unroutable: some messages would reach no queue. AmqpError, QueueFull, DamagedPart, Conflict.
+            Unroutable: some messages would reach no queue. NoStage: the vhost was deleted. AmqpError, QueueFull,
+            DamagedPart, Conflict.
         """
         order = self._order
         note = self._notes.maybe_note(order.query)
@@ -304,8 +306,15 @@ class BatchPublishing:
 
     @asynccontextmanager
     async def _filled(self, piece: list[_Run], *, is_tried: bool) -> AsyncIterator[DirectClient]:
-        """Open a transaction with the messages of a piece; it is rolled back unless it is committed."""
+        """Open a transaction with the messages of a piece; it is rolled back unless it is committed.
+
+        Raises:
+            NoStage: the vhost of the batch was deleted.
+        """
         with self._management.clients.open(self._user, self._vhost) as client:
+            if not self._management.view.records.are_of(self._records, self._vhost):
+                # A vhost of the same name must not get the rest of a batch, whose notes are not among its records.
+                raise NoStage(f"vhost '{self._vhost}' was deleted after batch {self._order.batch} had begun")
             # Messages that are only tried now are announced when they are published.
             await client.begin_transaction(is_announced=not is_tried)
             for head, first, end in piece:

@@ -23,6 +23,7 @@ and the stages of the batch. It publishes them as the committing user would over
 5. A commit continues even if no client waits for it any longer. Another request for the same batch waits for the same
    commit. Each query has one commit at a time.
 6. A stage belongs to the user who made it. It is removed if no part was added for `STAGE_TTL_S` and no commit needs it.
+   A published stage that could not be removed is removed later; nothing is added to it until then.
    `BYTES_QUOTA`, `STAGES_QUOTA` and `PARTS_QUOTA` bound what a user, and all users together, may have on disk.
 7. Nodes of a cluster do not copy stages. When a node leads again after another one has led, its staged messages may
    have been staged again on that other node. So it keeps only the stages that a begun batch needs.
@@ -95,7 +96,7 @@ log = get_logger("stages")
 
 @dataclass(slots=True)
 class Stage:
-    """The parts of a stage: messages and bytes of each. `needed_by`: the query whose commit needs it, or None."""
+    """The parts of a stage: messages and bytes of each. `needed_by`: the query whose commit needs, or needed, it."""
 
     vhost: str
     name: str
@@ -182,6 +183,7 @@ class Stages:
 
     async def _find(self) -> None:
         self._stages.clear()
+        self._used.clear()
         self._bytes = self._parts = 0
         for found in await self._in_thread(lambda: list(self._files.scan())):
             if isinstance(found, DamagedPart):
@@ -235,12 +237,14 @@ class Stages:
                 self._forget(stage)
 
     async def _sweep(self) -> None:
+        await self._ready.wait()  # before that, it is not known which stages begun batches need
         now_ms = self._management.clock_ms()
         vhosts = self._view.vhosts
         for stage in list(self._stages.values()):
-            if stage.needed_by is not None and stage.vhost in vhosts:
+            if self._is_needed(stage):
                 continue
-            if stage.vhost not in vhosts or now_ms - stage.changed_ms > STAGE_TTL_S * 1000:
+            is_over = stage.needed_by is not None or stage.vhost not in vhosts
+            if is_over or now_ms - stage.changed_ms > STAGE_TTL_S * 1000:
                 log.info("removing a stage that was not committed", vhost=stage.vhost, stage=stage.name)
                 await self._remove(stage)
         for vhost in list(vhosts):
@@ -344,7 +348,7 @@ class Stages:
             raise NoStage(f"no stage '{stage_name}' in vhost '{vhost}'")
         if user is not None and stage.user != user:
             raise NoStage(f"stage '{stage_name}' is another user's")
-        if stage.needed_by is not None:
+        if self._is_needed(stage):
             raise Conflict(f"stage '{stage_name}' is being committed")
         await self._remove(stage)
 
@@ -358,6 +362,13 @@ class Stages:
                 log.error("a stage cannot be removed", vhost=stage.vhost, stage=stage.name, reason=str(error))
                 return
             self._forget(stage)
+
+    def _is_needed(self, stage: Stage) -> bool:
+        """Tell whether a commit is under way, or has begun, that needs this stage."""
+        query = stage.needed_by
+        if query is None or stage.vhost not in self._view.vhosts:
+            return False
+        return (stage.vhost, query) in self._commits or CommitNotes(self._view.records.of(stage.vhost)).has_plan(query)
 
     def _forget(self, stage: Stage) -> None:
         del self._stages[stage.vhost, stage.name]
@@ -569,7 +580,7 @@ class Stages:
         if commit.outcome is not None and commit.outcome.committed:
             for stage in needed:
                 await self._remove(stage)
-        elif CommitNotes(commit.records).maybe_plan(order.query) is None:
+        elif not self._has_plan(commit):
             for stage in needed:
                 stage.needed_by = None
         else:
@@ -583,6 +594,11 @@ class Stages:
             )
         del self._commits[commit.vhost, order.query]
         commit.done.set()
+
+    def _has_plan(self, commit: _Commit) -> bool:
+        """Tell whether a commit has begun, and its vhost is still there."""
+        are_there = self._view.records.are_of(commit.records, commit.vhost)
+        return are_there and CommitNotes(commit.records).has_plan(commit.order.query)
 
     @asynccontextmanager
     async def _place(self, user: str) -> AsyncIterator[None]:
@@ -617,7 +633,7 @@ class Stages:
     async def _drop(self, vhost: str, user: str, names: list[str]) -> None:
         """Remove the existing stages of an earlier commit."""
         for stage in self._maybe_stages(vhost, names):
-            if stage.user == user and stage.needed_by is None:
+            if stage.user == user and not self._is_needed(stage):
                 await self._remove(stage)
 
     async def notes(self, vhost: str) -> dict[str, Note]:

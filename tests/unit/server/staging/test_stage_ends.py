@@ -1,0 +1,152 @@
+"""Stages and commits whose vhost, disk or request ends at a bad moment. stages (1), (2), (6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from warren.amqp.declarations import QueueDeclaration
+from warren.channels.direct_session import DirectSession
+from warren.server.staging.commit_notes import CommitNotes
+from warren.server.staging.staged_batch import NoStage
+from warren.server.staging.stages import Stages
+from warren.vhosts.metadata import PermissionPut, VhostDelete, VhostPut
+
+from .stage_life import USER, Life, commit, content, names_of, put, with_queue
+
+
+def declare_vhost_again(life: Life) -> None:
+    broker = life.harness.broker
+    broker.administer(VhostDelete("/"), "")
+    life.harness.settle()
+    broker.administer(VhostPut("/"), "")
+    broker.administer(PermissionPut(USER, "/", ".*", ".*", ".*"), "")
+    broker.vhosts["/"].declare_queue(QueueDeclaration("q", durable=True))
+    life.harness.settle()
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize(("messages", "at"), [(2, 1), (2, 2), *((9, at) for at in range(1, 10))])
+def test_a_vhost_that_was_declared_again_gets_nothing_of_a_batch_of_the_earlier_one(
+    tmp_path: Path, messages: int, at: int
+) -> None:
+    """At every session that the commit opens: neither messages nor a note reach the later vhost."""
+    bodies = [b"%d" % number for number in range(messages)]
+    life = with_queue(tmp_path)
+    open_direct = life.harness.broker.open_direct
+    opened = 0
+
+    def opening(user: str, vhost: str) -> DirectSession:
+        nonlocal opened
+        opened += 1
+        if opened == at:
+            declare_vhost_again(life)
+        return open_direct(user, vhost)
+
+    life.clients._open_direct = opening
+
+    async def write(found: Stages) -> None:
+        await put(found, "a", content(*bodies))
+        if at > (1 if messages == 2 else 8):
+            assert (await commit(life, 0, "a")).committed
+            return
+        with pytest.raises(NoStage, match="was deleted"):
+            await commit(life, 0, "a")
+        (left,) = await found.listed(["/"], None)
+        assert not found._is_needed(left)
+
+    life.run(write)
+    life.harness.write()
+    is_published = opened < at
+    following = life.after_a_crash(tmp_path)
+    note = CommitNotes(following.harness.vhost.records).maybe_note("query")
+    assert (note is not None) == is_published
+    assert following.bodies() == (bodies if is_published else [])
+
+
+def test_a_published_stage_that_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    remove = life.stages._files.remove
+    broken = True
+
+    def maybe_remove(vhost: str, stage: str) -> None:
+        if broken:
+            raise OSError(30, "Read-only file system")
+        remove(vhost, stage)
+
+    life.stages._files.remove = maybe_remove  # type: ignore[method-assign]
+
+    async def scenario(found: Stages) -> None:
+        nonlocal broken
+        assert (await commit(life, 0, await put(found, "a", content(b"x")))).committed
+        assert (await commit(life, 1, await put(found, "b", content(b"y")))).committed
+        assert await names_of(found) == ["a", "b"]
+        broken = False
+        await found.remove("/", "a", USER)
+        await found._sweep()
+        assert await names_of(found) == []
+        await put(found, "b", content(b"z"))
+        assert (await commit(life, 2, "b")).messages == 1
+
+    life.run(scenario)
+    assert life.bodies() == [b"x", b"y", b"z"]
+
+
+def test_stages_of_a_begun_batch_are_removed_when_its_vhost_was_declared_again(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+
+    async def stage(found: Stages) -> None:
+        await put(found, "a", content(b"x"))
+
+    life.run(stage)
+    life.harness.vhost.records.store("commit:query", b'{"batch":4,"user":"guest","done":false}')
+    life.harness.vhost.records.store("plan:query", b'{"batch":4,"parts":[["a",0],["gone",0]]}')
+    life.harness.write()
+    again = life.after_a_crash(tmp_path)
+
+    async def scenario(found: Stages) -> None:
+        assert [each.needed_by for each in await found.listed(["/"], None)] == ["query"]
+        await found._sweep()
+        assert await names_of(found) == ["a"]
+        declare_vhost_again(again)
+        await found._sweep()
+        assert await names_of(found) == []
+
+    again.run(scenario)
+
+
+def test_nothing_is_swept_before_it_is_known_what_begun_batches_need(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+
+    async def stage(found: Stages) -> None:
+        await put(found, "a", content(b"x"))
+
+    life.run(stage)
+    again = life.after_a_crash(tmp_path)
+    again.management.clock_ms = lambda: 1 << 50
+
+    async def sweep() -> None:
+        await again.stages._find()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(again.stages._sweep)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert [name for _, name in again.stages._stages] == ["a"]
+            nursery.cancel_scope.cancel()
+
+    trio.run(sweep)
+
+
+def test_stages_that_are_looked_for_twice_count_once(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+
+    async def scenario(found: Stages) -> None:
+        await put(found, "a", content(b"x"))
+        before = replace(found._used[USER])
+        await found._find()
+        assert found._used == {USER: before} and (found._parts, found._bytes) == (before.parts, before.bytes)
+
+    life.run(scenario)
