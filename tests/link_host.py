@@ -73,10 +73,11 @@ class FakeHost:
         self.listeners.append(listener)
         return lambda: self.listeners.remove(listener)
 
-    async def delete_parameter(self, component: str, vhost: str, name: str) -> None:
+    async def delete_parameter(self, component: str, vhost: str, name: str, value: Json) -> None:
         await trio.lowlevel.checkpoint()
-        self.definitions.pop((component, vhost, name), None)
-        self.changed()
+        if self.definitions.get((component, vhost, name)) == value:
+            del self.definitions[component, vhost, name]
+            self.changed()
 
     async def open_local(self) -> trio.abc.Stream:
         return await trio.open_tcp_stream("127.0.0.1", self.port)

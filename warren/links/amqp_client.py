@@ -173,7 +173,9 @@ class LinkConnection(ClientConnection):
         self._work = trio.Event()
         self._room = Signal()
         self._last_sent = self._last_received = 0.0
-        self._progress_s = 0.0  # when the last part of an incomplete content came
+        self._progress_s = 0.0  # when enough of an incomplete content came
+        self._progress_bytes = 0  # that came since
+        self._holds_back = False  # it waits before it reads more
         self._closed = trio.Event()
         self._written = trio.Event()
         self._tasks: list[trio.CancelScope] = []
@@ -261,7 +263,7 @@ class LinkConnection(ClientConnection):
             if now - self._last_sent >= half * 0.9 and not self._sending_bytes:
                 self.send(methods.HEARTBEAT_FRAME)
             # While we do not read, silence is ours.
-            if self.inbox_bytes > INBOX_BYTES:
+            if self._holds_back:
                 self._last_received = now
             elif now - self._last_received > 2 * self.login.heartbeat_s:
                 await self._lose(
@@ -278,19 +280,24 @@ class LinkConnection(ClientConnection):
 
     def holds(self, count: int) -> None:
         if count > 0:
+            is_first = not self.partial_bytes
             self._inbound.grown(self, count)
-            self._progress_s = trio.current_time()
+            self._progress_bytes += count
+            if is_first or self._progress_bytes >= self._inbound.progress_bytes:
+                self._progress_s, self._progress_bytes = trio.current_time(), 0
         else:
             self._inbound.completed(self, -count)
 
     async def _read(self) -> None:
         try:
             while self.failure is None:
+                self._holds_back = True
                 while self.inbox_bytes > INBOX_BYTES and self.failure is None and not self.is_closing:
                     await self.changed.wait()
                     self._last_received = trio.current_time()
                 if await self._inbound.turn(self):
                     self._last_received = self._progress_s = trio.current_time()
+                self._holds_back = False
                 await self._receive_some()
         except BrokerError as error:
             await self._lose(error)

@@ -156,9 +156,11 @@ class BrokerHost:
                 listener.bindings_changed(vhost, self._view.exchanges.name(exchange))
 
     def queue_changed(self, vhost: str, queue: QueueRef) -> None:
-        """A queue came or went."""
+        """A queue came or went: another one of its name has other consumers, and a link may not have noticed."""
         if self._queue_policy(vhost, queue) is not None:
             self.definitions_changed()
+            for listener in self._listeners:
+                listener.demand_changed(vhost, self._view.queues.name(queue))
 
     def binding_changed(self, vhost: str, source: ExchangeRef, binding: BindingRef, count: int) -> None:
         """A binding came or went: of an exchange that is there, for one that is gone loses its bindings later."""
@@ -182,7 +184,10 @@ class BrokerHost:
                     for listener in self._listeners:
                         listener.demand_changed(*key)
 
-    async def delete_parameter(self, component: str, vhost: str, name: str) -> None:
+    async def delete_parameter(self, component: str, vhost: str, name: str, value: Any) -> None:
+        found = self._view.parameters.maybe(vhost, component, name)
+        if found is None or found.value != value:
+            return
         try:
             await self._management.administer(ParameterDelete(vhost, component, name), INTERNAL_USER)
         except (ValueError, CommitTimeout) as error:

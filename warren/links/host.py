@@ -126,8 +126,8 @@ class Host(Protocol):
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` for every change from now on; return the function that ends this."""
 
-    async def delete_parameter(self, component: str, vhost: str, name: str) -> None:
-        """Delete a parameter, as a shovel does with its own when it is done; a missing one is ignored."""
+    async def delete_parameter(self, component: str, vhost: str, name: str, value: Json) -> None:
+        """Delete a parameter, as a shovel does with its own when it is done; one with another value is not its own."""
 
     async def open_local(self) -> trio.abc.Stream:
         """Connect to this broker's AMQP without TLS: a socket to a listener, or any stream that is served as one.

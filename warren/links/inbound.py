@@ -1,6 +1,7 @@
 """The incomplete messages of all links: bounded in bytes and in time.
 
-1. If a message stalls for `STALL_S`, its connection ends.
+1. If a message stalls for `STALL_S`, its connection ends. While too much is held (2), fewer than `PROGRESS_BYTES` more
+   in that time are a stall, too: all others wait for it.
 2. While all links together hold more than `HELD_MAX_BYTES`, only the connection that holds most is read. It completes
    its message, or (1) ends it, so one message after the other gets its turn. Together links hold `HELD_MAX_BYTES`, one
    message, and one read of each connection at most.
@@ -14,6 +15,7 @@ import trio
 
 HELD_MAX_BYTES: Final = 128 << 20
 STALL_S: Final = 30.0
+PROGRESS_BYTES: Final = 4 << 20
 
 
 class Holder(Protocol):
@@ -30,6 +32,11 @@ class Inbound:
         self._holders: dict[Holder, None] = {}
         self._first: Holder | None = None  # is read while too much is held
         self._less = trio.Event()
+
+    @property
+    def progress_bytes(self) -> int:
+        """The bytes that a message has to grow by within `STALL_S`."""
+        return PROGRESS_BYTES if self.held_bytes > HELD_MAX_BYTES else 1
 
     def grown(self, holder: Holder, count: int) -> None:
         """Count `count` more bytes for `holder`."""

@@ -13,7 +13,7 @@ protocol ``local`` of later versions. AMQP 1.0 is not spoken.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import trio
@@ -138,8 +138,9 @@ def _first(given: Mapping[str, Any], *keys: str) -> Any:
 
 @dataclass(frozen=True)
 class Definition:
-    """A parsed shovel parameter. Names that are None were not given."""
+    """A parsed shovel parameter. Names that are None were not given. ``parameter``: it as it was stored."""
 
+    parameter: Json = field(repr=False)
     src_uris: tuple[BrokerUri, ...]
     src_protocol: str
     src_queue: str | None
@@ -185,6 +186,7 @@ def parse(name: str, value: Json) -> Definition:
     assert isinstance(value, dict)
     after = _first(value, "src-delete-after", "delete-after")
     return Definition(
+        parameter=value,
         # Unlike those of federation, URIs of shovels without a vhost mean vhost /.
         src_uris=parse_uris(value["src-uri"], "/"),
         src_protocol=value.get("src-protocol", "amqp091"),

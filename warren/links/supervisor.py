@@ -287,8 +287,9 @@ class Supervisor:
             await self._starts.wait(entry.key[1])
             try:
                 await link.attempt(lambda: self._set(entry, RUNNING, ""))
-                _, vhost, name = entry.key
-                await self._host.delete_parameter(shovel.COMPONENT, vhost, name)
+                assert isinstance(link, Shovel), "a federation link always ends with an error"
+                value = link.definition.parameter
+                await self._host.delete_parameter(shovel.COMPONENT, link.vhost, link.name, value)
                 self._set(entry, TERMINATED, DONE)
                 return
             except BrokerError as error:

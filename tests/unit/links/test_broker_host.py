@@ -294,6 +294,22 @@ def test_an_answer_that_was_true_for_a_moment_only_is_set_right(place: Place) ->
     assert looks(place, ask, ask_in_between, ask) == [set(), {("demand", "/", "q")}, set()]
 
 
+def test_a_link_hears_of_a_queue_that_is_declared_again_before_the_link_ends(place: Place) -> None:
+    place.policy("all", "^q$", federation_upstream_set="all")
+    place.queue("q")
+    place.told.take()
+    demand = ("demand", "/", "q")
+    heard = looks(
+        place,
+        lambda: place.host.wants_messages("/", "q"),
+        lambda: place.client.call(1, m.QueueDelete(0, "q", False, False, False)),
+        lambda: place.queue("q"),
+        lambda: place.host.wants_messages("/", "q"),
+        lambda: place.consume("q", "c"),
+    )
+    assert [demand in each for each in heard] == [False, True, True, False, True]
+
+
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
@@ -310,7 +326,7 @@ def test_everything_that_has_or_loses_a_link_is_told(place: Place) -> None:
     ]
     for number, step in enumerate(steps):
         step()
-        assert place.told.take() - {("bindings", "/", "fe")} == {("definitions",)}, number
+        assert place.told.take() - {("bindings", "/", "fe"), ("demand", "/", "fq")} == {("definitions",)}, number
     place.administer(VhostPut("v"))
     place.administer(VhostDelete("v"))
     assert place.told.take() == {("definitions",)}
@@ -446,21 +462,30 @@ def test_an_upstream_without_vhost_means_the_one_of_the_same_name_here(place: Pl
 def test_a_shovel_that_is_done_deletes_its_parameter_as_the_broker_itself(place: Place) -> None:
     place.parameter("shovel", "s", LOCAL_SHOVEL, INTERNAL_USER)
     place.told.take()
-    trio.run(place.host.delete_parameter, "shovel", "/", "s")
+    trio.run(place.host.delete_parameter, "shovel", "/", "s", LOCAL_SHOVEL)
     assert place.administration.changes == [(ParameterDelete("/", "shovel", "s"), INTERNAL_USER)]
     assert not place.host.parameters()
     assert place.told.take() == {("definitions",)}
-    trio.run(place.host.delete_parameter, "shovel", "/", "s")  # gone already
+    trio.run(place.host.delete_parameter, "shovel", "/", "s", LOCAL_SHOVEL)  # gone already
     assert not place.told.take()
+
+
+def test_a_shovel_that_is_done_leaves_a_parameter_that_has_taken_the_place_of_its_own(place: Place) -> None:
+    other = {**LOCAL_SHOVEL, "dest-queue": "c"}
+    place.parameter("shovel", "s", LOCAL_SHOVEL, INTERNAL_USER)
+    place.parameter("shovel", "s", other, INTERNAL_USER)
+    trio.run(place.host.delete_parameter, "shovel", "/", "s", LOCAL_SHOVEL)
+    assert [each.value for each in place.host.parameters()] == [other]
 
 
 @pytest.mark.parametrize("problem", [ValueError("vhost 'v' does not exist"), CommitTimeout()])
 def test_a_parameter_that_cannot_be_deleted_is_no_error_of_the_link(
     place: Place, problem: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
+    place.parameter("shovel", "s", LOCAL_SHOVEL, INTERNAL_USER)
     place.administration.problem = problem
     with caplog.at_level("WARNING", "warren"):
-        trio.run(place.host.delete_parameter, "shovel", "v", "s")
+        trio.run(place.host.delete_parameter, "shovel", "/", "s", LOCAL_SHOVEL)
     assert "a parameter was not deleted" in caplog.text
 
 

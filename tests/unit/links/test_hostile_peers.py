@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 import trio
 from link_peer import SETTINGS, Peer, fails, play
@@ -107,6 +109,66 @@ def test_a_peer_that_stops_within_a_message_is_given_up() -> None:
         await trio.sleep_forever()
 
     play(script, client, clock=True)
+
+
+def test_a_link_that_waits_for_its_turn_to_read_keeps_its_connection_and_a_trickle_does_not_hold_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both peers are alive. One sends a byte of its message every now and then while it holds too much."""
+    monkeypatch.setattr(inbound_module, "HELD_MAX_BYTES", 1000)
+
+    async def main() -> None:
+        inbound = Inbound()
+        settings = ClientSettings(AddressGuard(), max_message_bytes=100_000, inbound=inbound)
+        streams: list[trio.abc.Stream] = []
+
+        async with trio.open_nursery() as nursery:
+
+            async def link(then: Callable[[Peer], Awaitable[None]]) -> Channel:
+                ours, theirs = memory_stream_pair()
+                streams.append(ours)
+
+                async def open_local() -> trio.abc.Stream:
+                    return ours
+
+                async def serve() -> None:
+                    peer = Peer(theirs)
+                    await peer.log_in()
+                    await peer.serve_channel()
+                    await then(peer)
+
+                nursery.start_soon(serve)
+                connection = await connect(nursery, parse_uri("amqp://?heartbeat=5"), settings, "test", open_local)
+                return await connection.open_channel()
+
+            async def trickle(peer: Peer) -> None:
+                await peer.deliver(1, bytes(2000), announced=100_000)
+                while True:
+                    await trio.sleep(1)
+                    try:
+                        await peer.stream.send_all(b"\x03\x00\x01\x00\x00\x00\x01x\xce")
+                    except trio.BrokenResourceError:
+                        return
+
+            async def deliver(peer: Peer) -> None:
+                await trio.sleep(1)
+                await peer.deliver(1, b"whole")
+                while True:
+                    await trio.sleep(1)
+                    await peer.stream.send_all(methods.HEARTBEAT_FRAME)
+
+            slow, other = await link(trickle), await link(deliver)
+            assert "stopped within a message" in str(await fails(slow))
+            assert inbound.held_bytes == 0
+            while not other.deliveries:
+                other.check()
+                await other.changed.wait()
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                for stream in streams:
+                    await trio.aclose_forcefully(stream)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 def test_links_together_hold_little_more_than_the_limit_and_one_after_the_other_completes(

@@ -132,6 +132,33 @@ def test_a_fault_of_ours_ends_one_attempt_of_one_link() -> None:
     run(test)
 
 
+def test_a_shovel_that_is_done_leaves_the_one_that_has_taken_its_place() -> None:
+    """Its parameter is another one already when it ends, and nobody has looked at the parameters since."""
+
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        host.set_parameter("shovel", "s", SHOVEL)
+        await trio.testing.wait_all_tasks_blocked()
+        entry = supervisor._entries["shovel", "/", "s"]
+        link = entry.link
+        assert isinstance(link, Shovel)
+        done = trio.Event()
+
+        async def attempt(running: Callable[[], None]) -> None:
+            await done.wait()
+            host.definitions["shovel", "/", "s"] = {**SHOVEL, "dest-queue": "c"}
+
+        with patch.object(link, "attempt", attempt):
+            await trio.sleep(6)
+            done.set()
+            await trio.testing.wait_all_tasks_blocked()
+        assert host.definitions["shovel", "/", "s"] == {**SHOVEL, "dest-queue": "c"}
+        host.changed()
+        await trio.testing.wait_all_tasks_blocked()
+        assert supervisor._entries["shovel", "/", "s"] is not entry
+
+    run(test)
+
+
 def test_a_parameter_that_is_not_valid_is_shown_with_the_reason() -> None:
     async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
         host.set_parameter("shovel", "s", {"src-uri": "amqp://u:s3cret@h:port", "dest-uri": "amqp://"})
