@@ -8,7 +8,8 @@
 2. A damaged place is checked twice, with a pause between: a chunk may just be being written.
 3. Bytes are put in place under the lock of the replica's entries, and only if no file has become another one since it
    was found damaged (`ReplicaStore.generation`).
-4. Damage that cannot be mended is reported once, and counted (`damaged`) as long as it is there.
+4. Damage that cannot be mended is reported once, and counted (`damaged`) as long as it is there. It goes with its file:
+   segments and files of streams may be removed at any moment.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ class ReplicaScrub:
 
     def _all(self) -> Iterator[int]:
         """Look at everything, and yield how much was read since the last time."""
+        there = {f"{directory}/{name}" for directory in (LOG, STREAMS) for name in self._fs.names(directory)}
+        self._unmended = {place for place in self._unmended if place[0] in there}
         numbers = [number for name in self._fs.names(LOG) if (number := maybe_segment_number(name)) is not None]
         for number in sorted(numbers)[:-1]:
             yield from self._segment(number)
@@ -182,9 +185,10 @@ class ReplicaScrub:
 
     def _note(self, path: str, position: int, is_mended: bool) -> None:
         place = (path, position)
+        directory, _, name = path.rpartition("/")
         if is_mended:
             self._unmended.discard(place)
-        elif place not in self._unmended:
+        elif place not in self._unmended and name in self._fs.names(directory):
             self._unmended.add(place)
             log.error(
                 "damage on disk cannot be mended", file=path, reason="the leader has not answered with these bytes"

@@ -337,6 +337,31 @@ def test_a_follower_without_an_answer_counts_the_damage_until_it_is_mended() -> 
     assert (scrub.mended, scrub.damaged) == (1, 0)
 
 
+@pytest.mark.parametrize("is_found_before", [True, False])
+def test_damage_in_a_segment_that_is_no_longer_needed_does_not_count(is_found_before: bool) -> None:
+    """(4): between two looks at it the segment may be removed, and nobody could ever mend it."""
+    log = ShippedLog()
+    fs = SimulatedFileSystem()
+    log.commit()
+    replica = follower(log, fs)
+    Wire(log, replica)
+    log.commit(29)
+    scrub = ReplicaScrub(replica, SealedCopy(fs), list)
+    fs.flip_bit(segment_path(1), FIRST + 3 * FRAME + 60, 3)
+    if is_found_before:
+        scrub.look_at_all()
+        assert scrub.damaged == 1
+        fs.unlink(segment_path(1))
+        scrub.look_at_all()
+    else:
+        looking = scrub._all()
+        assert next(looking) == 0
+        fs.unlink(segment_path(1))
+        for _ in looking:
+            pass
+    assert scrub.damaged == 0
+
+
 def test_nothing_is_put_into_a_file_that_may_have_become_another_one() -> None:
     log = ShippedLog()
     fs = SimulatedFileSystem()
