@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 import trio
+from durable_harness import DurableHarness
 from engine_harness import publish_frames
 from trio.testing import MockClock
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import encode_table
+from warren.engine_view.refs import QueueRef
+from warren.msgstore.files.store import wall_time_ms
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import PIECE_MESSAGES
 from warren.server.draining import drains as drains_module
 from warren.server.draining.claim_verdicts import REQUEUE
-from warren.server.draining.drains import Ahead, Busy, Fenced, NoDrain, NoQueue, Opened, StillClaimed, TooMany
+from warren.server.draining.drains import (
+    Ahead,
+    Busy,
+    Drain,
+    Drains,
+    Fenced,
+    NoDrain,
+    NoQueue,
+    Opened,
+    StillClaimed,
+    TooMany,
+)
+from warren.server.management import Management
 from warren.server.shares import Quota
-from warren.vhosts.metadata import UserPut
+from warren.vhosts.metadata import PermissionPut, UserPut, VhostDelete, VhostPut
 
-from .drain_places import Place
+from .drain_places import Desk, Place
+from .restarting_broker import RestartingBroker
 from .test_claims import rest
 
 
@@ -373,3 +391,120 @@ def test_a_new_session_counts_as_a_queue_of_the_vhost() -> None:
     with pytest.raises(TooMany):
         place.open("another")
     assert place.open().epoch
+
+
+def claim_meanwhile(place: Place, epoch: int, after: int, at: int, other: Callable[[], Awaitable[object]]) -> bool:
+    """Have a reader claim, and begin `other` in its turn `at`. Return False when the claim was over before that."""
+    turns = 0
+
+    async def both() -> None:
+        async with trio.open_nursery() as nursery:
+
+            def between() -> None:
+                nonlocal turns
+                turns += 1
+                if turns == at:
+                    nursery.start_soon(other)
+
+            place.desk.between = between
+            with suppress(Fenced):
+                await place.drains.claim(place.drain(), epoch, after, 1, None, None)
+            place.desk.between = lambda: None
+
+    trio.run(both)
+    return turns >= at
+
+
+@pytest.mark.parametrize("releases", [False, True])
+@pytest.mark.parametrize("at", range(1, 30))
+def test_who_takes_a_session_over_has_it_whatever_the_earlier_reader_acknowledges(at: int, releases: bool) -> None:
+    place = Place(**{"x-delivery-limit": 5})
+    place.publish(8)
+    earlier = place.open().epoch
+    assert place.claim(earlier, 0, 4) == (0, 4)
+    place.fail(earlier, 0, 2)
+
+    async def take_over() -> None:
+        if releases:
+            await place.drains.release(place.drain(), None)
+        else:
+            await place.drains.open(place.drain(), "later", "guest", 60)
+
+    is_taken_over = claim_meanwhile(place, earlier, 3, at, take_over)
+    found = place.drains.listed(place.drains.claims_of(place.drain())).note
+    assert (found.epoch > earlier) == is_taken_over
+    assert at > 5 or is_taken_over, "this many turns, at least"
+
+
+@pytest.mark.parametrize("at", range(1, 30))
+def test_acknowledged_claims_do_not_go_back_when_an_operator_interrupts_the_reader(at: int) -> None:
+    place = Place()
+    bodies = place.publish(8)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 6) == (0, 6)
+    place.call(lambda: place.drains.settle(place.drain(), [(1, 2), (3, 4)], "requeue", None))
+    claim_meanwhile(place, epoch, 5, at, lambda: place.drains.release(place.drain(), None))
+    place.release(None)
+    acked = place.drains.listed(place.drains.claims_of(place.drain())).note.acked
+    assert sorted(place.got()) == ([bodies[1], bodies[3], *bodies[5:]] if acked else bodies)
+    assert acked == 5 or at < 3
+
+
+def test_a_session_begins_from_scratch_when_its_claims_were_deleted_as_a_queue() -> None:
+    place = Place(**{"x-delivery-limit": 1})
+    bodies = place.publish(6)
+    for _ in range(2):
+        epoch = place.open().epoch
+        place.claim(epoch, 0, 3)
+        place.fail(epoch, 0, 3)
+    assert place.claim(epoch, 1, 3) == (1, 3)
+    place.release(epoch)
+    place.client.call(1, m.QueueDelete(0, place.drain().claims_name, if_unused=False, if_empty=False, no_wait=False))
+    assert not [name for name, _ in place.broker.vhost.records.values("") if place.drain().claims_name in name]
+    opened = place.open()
+    assert opened.epoch > epoch and (opened.first, opened.end, opened.acked) == (0, 0, 0)
+    assert place.claim(opened.epoch, 0, 5) == (0, 5)
+    assert sorted(place.rows(0, 5)) == bodies[1:], "none of them has failed in this session"
+    place.call(lambda: place.drains.settle(place.drain(), [(3, 5)], "requeue", None))
+    assert place.claim(opened.epoch, 3, 1) == (3, 5)
+    assert place.release(opened.epoch) == 2
+    assert len(place.got()) == 2
+
+
+def test_a_reader_of_a_vhost_that_was_declared_again_is_shut_out() -> None:
+    harness = DurableHarness()
+    drains = Drains(cast(Management, Desk(cast(RestartingBroker, harness))))
+    drain = Drain("/", "q", "c")
+
+    def opened() -> int:
+        return trio.run(drains.open, drain, "", "guest").epoch
+
+    harness.channel().declare("q", durable=True)
+    epoch = opened()
+    while wall_time_ms() <= epoch:
+        pass
+    harness.broker.administer(VhostDelete("/"), "")
+    harness.settle()
+    harness.broker.administer(VhostPut("/"), "")
+    harness.broker.administer(PermissionPut("guest", "/", ".*", ".*", ".*"), "")
+    harness.channel().declare("q", durable=True)
+    assert opened() > epoch
+    with pytest.raises(Fenced):
+        trio.run(drains.claim, drain, epoch, 0, 1, None, None)
+
+
+def test_nothing_is_remembered_of_a_reader_whose_session_ends_during_its_call() -> None:
+    place = Place()
+    epoch = place.open().epoch
+    claims = QueueRef(place.claims())
+    with place.drains.reading(claims):
+        place.delete()
+    assert not place.drains._present
+    place.open("other")
+    place.client.call(
+        1, m.QueueDelete(0, place.drain("other").claims_name, if_unused=False, if_empty=False, no_wait=False)
+    )
+    place.pass_time(0)
+    assert not place.drains._present
+    with pytest.raises(NoDrain):
+        place.claim(epoch, 0, 1)

@@ -19,6 +19,8 @@ from warren.queues.claims import DEAD_LETTER as DEAD_LETTER
 from warren.queues.claims import LIMIT as LIMIT
 from warren.queues.claims import PIECE_MESSAGES, ClaimQueue, claims_arguments, ends_of
 from warren.queues.claims import REQUEUE as REQUEUE
+from warren.queues.claims import SESSION_RECORD as SESSION_RECORD
+from warren.queues.claims import VERDICTS_RECORD as VERDICTS_RECORD
 from warren.queues.claims import Verdict as Verdict
 from warren.queues.queue import Queue
 from warren.vhosts.limits import MAX_QUEUES, is_reached

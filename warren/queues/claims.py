@@ -47,6 +47,11 @@ from warren.queues.retry import DELIVERY_COUNT, count_of
 SOURCE: Final = "x-drain-queue"
 CONSUMER: Final = "x-drain-consumer"
 
+# Names of the records about a claim queue begin with these: its session, and the verdicts of its reader (see
+# `server.draining`). They go with the claim queue, in the same frame of the log.
+SESSION_RECORD: Final = "drain of "
+VERDICTS_RECORD: Final = "verdicts of drain "
+
 # The verdict of a reader on claims that it does not simply acknowledge.
 REQUEUE: Final = 1  # processing failed: back to the queue
 DEAD_LETTER: Final = 2
@@ -182,6 +187,11 @@ class ClaimQueue(OffsetQueue):
     def restore(self, index: QueueIndex, clean: bool) -> None:
         super().restore(index, clean)
         self._first_is_known = index.live_count == 0
+
+    def close(self) -> None:
+        super().close()
+        self._host.forget(SESSION_RECORD + self.name)
+        self._host.forget(VERDICTS_RECORD + self.name)
 
     def find_first(self, told: Callable[[int], None]) -> None:
         """Tell the number of the oldest claim, or of the next to come: at once, or after a look on disk."""

@@ -7,8 +7,8 @@
 A session is a vhost, a queue and the name of a consumer. Its claimed messages are in a queue of its own, a claim queue
 (`queues.claims`).
 
-1. Opening a session gives it an epoch, larger than all earlier ones in the vhost. Calls with another epoch than the
-   latest are refused: of two readers with one name only the later one can continue.
+1. Opening a session gives it an epoch, larger than all earlier ones in a vhost of this name. Calls with another epoch
+   than the latest are refused: of two readers with one name only the later one can continue.
 2. Answered calls are synced: claims, acknowledgements, epochs. After a crash each message is in the queue or claimed,
    and a claim still has its number.
 3. Claiming after k claims nothing if something from k on is claimed already. A reader that died before it noted a claim
@@ -42,7 +42,7 @@ import trio
 from warren.engine_view.claims import DEAD_LETTER as DEAD_LETTER_CLAIMS
 from warren.engine_view.claims import LIMIT as LIMIT_CLAIMS
 from warren.engine_view.claims import REQUEUE as REQUEUE_CLAIMS
-from warren.engine_view.claims import ClaimsRow, claims_name
+from warren.engine_view.claims import SESSION_RECORD, VERDICTS_RECORD, ClaimsRow, claims_name
 from warren.engine_view.claims import Verdict as ClaimVerdict
 from warren.engine_view.records import RecordsOfVhost
 from warren.engine_view.refs import QueueRef
@@ -72,12 +72,11 @@ DRAINS_QUOTA: Final = Quota(total=100, of_user=50)
 # If the task woke this late, the broker could not hear readers either.
 LATE_S: Final = 1.0
 AT_ONCE: Final = 256  # sessions that are looked at without giving way
+FORGET_S: Final = 3600.0  # how often ended sessions are looked for, at least
 _CONGESTED_POLL_S: Final = 0.01
 _RESTORE_POLL_S: Final = 0.02
 
 _LAST_EPOCH: Final = "drain epoch"
-_SESSION: Final = "drain of "
-_VERDICTS: Final = "verdicts of drain "
 
 log = get_logger("drains")
 
@@ -210,11 +209,14 @@ class Drains:
             DrainError: `TooMany`, `Busy`; `Fenced`, another reader was faster.
         """
         self._check_restored(drain.vhost)
-        if self._view.queues.maybe(drain.vhost, drain.claims_name) is None:
+        is_new = self._view.queues.maybe(drain.vhost, drain.claims_name) is None
+        if is_new:
             self._check_room(drain, by)
         claims, ticket = self._view.claims.declare(drain.vhost, drain.queue, drain.consumer, by)
         with self._under_way(drain.vhost, drain.claims_name):
-            before = self._note(drain)
+            if is_new:
+                self._keep_verdicts(drain, [])  # of a claim queue that was deleted before the records were read
+            before = Note(0) if is_new else self._note(drain)
             made = Note(0, owner, wall_time_ms(), lease_s, by, before.failed, before.acked)
             epoch = self._next_epoch(drain, made)
             if lease_s is not None and self._clock() + lease_s < self._next_end_s:
@@ -334,7 +336,7 @@ class Drains:
             queue = self._view.queues.maybe(drain.vhost, drain.queue)
             limit = None if queue is None else self._view.claims.delivery_limit(queue)
             note.failed = Failed(first, end, times, limit, epoch)
-            self._records(drain).store(_SESSION + drain.claims_name, msgspec.json.encode(note))
+            self._records(drain).store(SESSION_RECORD + drain.claims_name, msgspec.json.encode(note))
             self._management.settle()
             await self._management.messages.deleted()
             return note.failed
@@ -342,8 +344,9 @@ class Drains:
     async def release(self, drain: Drain, epoch: int | None) -> int:
         """Move the claimed messages back to the queue, and return their number.
 
-        They go behind the waiting messages, flagged as redelivered. Without `epoch` the reader that has the session
-        open is fenced.
+        Claims that a reader has acknowledged leave as it has decided, also if its call was interrupted. The others go
+        behind the waiting messages, flagged as redelivered. Without `epoch` the reader that has the session open is
+        fenced.
 
         Raises:
             DrainError: `NoDrain`, `Fenced`, `NoQueue`, `Busy`.
@@ -361,6 +364,10 @@ class Drains:
                 raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take messages back")
             await self._management.messages.deleted()
             first = await self._first(claims)
+            acked = self._note(drain).acked
+            if first < acked <= self._synced_end(claims):
+                await self._acknowledge(drain, epoch, claims, acked)  # a call that was interrupted has begun it
+                first = self._first_offset(claims)
             count = 0
             while first < self._synced_end(claims) and not self._view.queues.is_gone(queue):
                 count += await self._give_back(claims, queue)
@@ -388,11 +395,8 @@ class Drains:
             if claimed and not discard:
                 raise StillClaimed(f"{claimed} messages are claimed: release or discard them first")
             ticket = self._view.claims.delete(claims, by)
-            self._records(drain).forget(_SESSION + drain.claims_name)
-            self._keep_verdicts(drain, [])
             self._management.settle()
             await self._management.commit(ticket)
-        self._present.pop((drain.vhost, drain.claims_name), None)
 
     def are_counted(self, claims: QueueRef) -> bool:
         """Tell whether these messages carry the number of failed deliveries: their queue counts that."""
@@ -418,6 +422,7 @@ class Drains:
             self._leased = trio.Event()
             self._next_end_s = inf  # a session opened meanwhile has to wake us: `end_leases` may miss it
             self._next_end_s = next_s = max(await self.end_leases(), self._clock())
+            next_s = min(next_s, self._clock() + FORGET_S)
             with trio.move_on_at(next_s):
                 await self._leased.wait()
             if self._clock() > next_s + LATE_S:
@@ -526,10 +531,11 @@ class Drains:
         """Give the session an epoch that no session of the vhost has had, and store `note` with it."""
         records = self._records(drain)
         last = records.maybe_value(_LAST_EPOCH)
-        epoch = 1 if last is None else int(last) + 1
+        # A vhost that is declared again begins above the epochs of the earlier one: their readers may still call.
+        epoch = wall_time_ms() if last is None else int(last) + 1
         records.store(_LAST_EPOCH, b"%d" % epoch)
         note.epoch = epoch
-        records.store(_SESSION + drain.claims_name, msgspec.json.encode(note))
+        records.store(SESSION_RECORD + drain.claims_name, msgspec.json.encode(note))
         return epoch
 
     def _check_restored(self, vhost: str) -> None:
@@ -572,6 +578,8 @@ class Drains:
             presence.calls_under_way -= 1
             if by_reader:
                 presence.sign_s = self._clock()
+            if not presence.calls_under_way and self._view.claims.maybe(vhost_name, name) is None:
+                self._present.pop((vhost_name, name), None)  # the session ended meanwhile
 
     @asynccontextmanager
     async def _turn(self, drain: Drain, epoch: int | None, *, by_reader: bool = True) -> AsyncIterator[None]:
@@ -601,16 +609,19 @@ class Drains:
         # otherwise nothing is claimed below it: it was released, or acknowledged before
         if number > self._first_offset(claims):
             note.acked = number
-            self._records(drain).store(_SESSION + drain.claims_name, msgspec.json.encode(note))
+            self._records(drain).store(SESSION_RECORD + drain.claims_name, msgspec.json.encode(note))
         for verdict in leaving(verdicts, note.failed, number):
             await self._settle_below(claims, verdict.first)
             await self._hand_over(drain, epoch, claims, verdict, note.failed)
         await self._settle_below(claims, number)
+        has_ended = note.failed is not None and note.failed.end <= number
+        if verdicts or has_ended:
+            self._check(drain, epoch)  # the note may be that of a later reader: the disk was waited for
         if verdicts:
             self._keep_verdicts(drain, left(verdicts, number))
-        if note.failed is not None and note.failed.end <= number:
+        if has_ended:
             note.failed = None
-            self._records(drain).store(_SESSION + drain.claims_name, msgspec.json.encode(note))
+            self._records(drain).store(SESSION_RECORD + drain.claims_name, msgspec.json.encode(note))
         self._management.settle()
 
     async def _hand_over(
@@ -631,10 +642,10 @@ class Drains:
             await self._give_way()
 
     def _verdicts(self, drain: Drain) -> list[Verdict]:
-        return decoded(self._records(drain).maybe_value(_VERDICTS + drain.claims_name))
+        return decoded(self._records(drain).maybe_value(VERDICTS_RECORD + drain.claims_name))
 
     def _keep_verdicts(self, drain: Drain, verdicts: list[Verdict]) -> None:
-        records, name = self._records(drain), _VERDICTS + drain.claims_name
+        records, name = self._records(drain), VERDICTS_RECORD + drain.claims_name
         if verdicts:
             records.store(name, encoded(verdicts))
         else:
@@ -693,5 +704,5 @@ class Drains:
 
 
 def _note_of(records: RecordsOfVhost, name: str) -> Note:
-    stored = records.maybe_value(_SESSION + name)
+    stored = records.maybe_value(SESSION_RECORD + name)
     return Note(0) if stored is None else msgspec.json.decode(stored, type=Note)
