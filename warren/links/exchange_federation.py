@@ -14,7 +14,9 @@ At the upstream, all durable but for its auto-delete exchange, under names that 
    x-bound-from, so that they do not run in circles either. A message or binding without room for that in its headers
    or arguments is left out, and the log says so once an attempt.
 4. Messages wait in the upstream queue while the link is down, within expires and message-ttl.
-5. The upstream queue and exchange go when the link is removed for good, unless resource-cleanup-mode says never.
+5. The upstream queue and exchange go when the link is removed for good, or is to follow another upstream exchange,
+   unless resource-cleanup-mode says never. They stay if another link of the same exchange has them: their names do not
+   hold that of the upstream.
 """
 
 from __future__ import annotations
@@ -353,6 +355,20 @@ class ExchangeLink(FederationLink):
             return Publish(self.name, delivery.routing_key, properties.encode(), False)
 
         return rewrite
+
+    def shares_with(self, other: FederationLink) -> bool:
+        return (
+            isinstance(other, ExchangeLink)
+            and other.upstream_exchange == self.upstream_exchange
+            and not self._places().isdisjoint(other._places())
+        )
+
+    def leaves_for(self, other: FederationLink) -> bool:
+        # Other URIs may be another way to the same broker, whose queue has messages.
+        return isinstance(other, ExchangeLink) and other.upstream_exchange != self.upstream_exchange
+
+    def _places(self) -> set[tuple[str, int, str]]:
+        return {(uri.host, uri.port, uri.vhost) for uri in self.upstream.uris}
 
     async def clean_up(self) -> None:
         if not self.upstream.cleans_up:

@@ -93,6 +93,14 @@ class FederationLink(ABC):
         if failures:
             raise failures[0].fresh()
 
+    def shares_with(self, other: FederationLink) -> bool:
+        """Tell whether another link of the same exchange or queue uses what this one has made upstream."""
+        return False
+
+    def leaves_for(self, other: FederationLink) -> bool:
+        """Tell whether `other`, which takes the place of this link, does not use what this one has made upstream."""
+        return False
+
     @abstractmethod
     async def clean_up(self) -> None:
         """Remove everything that the link made upstream, once the link is no longer wanted.

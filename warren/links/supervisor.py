@@ -4,8 +4,8 @@
    tries again after its reconnect delay. A link whose delay is too long to wait for is switched off. An error in a
    parameter or policy does not affect the links that run.
 2. A link never runs twice: a changed link starts when the former one has ended.
-3. A link that is removed for good cleans up at its upstream, for `CLEAN_UP_S` at most. A link that stops because the
-   broker stops does not.
+3. A link that is removed for good cleans up at its upstream, for `CLEAN_UP_S` at most; so does one that is to use
+   another object there. A link that stops because the broker stops does not, nor one whose objects another link uses.
 4. Status, logs and reasons hold no credentials.
 5. A vhost has `LINKS_MAX` links at most: the first of its shovels, federated exchanges and federated queues. Attempts
    begin one after the other (`links.starts`), and the wanted links are computed in pieces: policies and upstreams
@@ -67,6 +67,14 @@ class _Entry:
     has_task: bool = False
     removed: bool = False
     problem: str = ""
+
+
+def _moves(link: Shovel | FederationLink | None, make: Callable[[], Shovel | FederationLink]) -> bool:
+    """Tell whether the link that `make` makes leaves objects upstream that `link` uses."""
+    if not isinstance(link, FederationLink):
+        return False
+    made = make()
+    return isinstance(made, FederationLink) and link.leaves_for(made)
 
 
 def timestamp(seconds: float) -> str:
@@ -162,7 +170,7 @@ class Supervisor:
             if key in wanted and wanted[key][0] == entry.spec:
                 continue
             if entry.has_task:
-                entry.removed = key not in wanted
+                entry.removed = key not in wanted or _moves(entry.link, wanted[key][1])
                 entry.scope.cancel()
             else:
                 self._drop(entry)
@@ -268,7 +276,7 @@ class Supervisor:
             # It is done, and stays to be looked at until its parameter is gone or another one.
             self.definitions_changed()
             return
-        if entry.removed and isinstance(link, FederationLink):
+        if entry.removed and isinstance(link, FederationLink) and not self._has_heir(entry, link):
             try:
                 with trio.fail_after(CLEAN_UP_S):
                     await link.clean_up()
@@ -279,6 +287,14 @@ class Supervisor:
         if self._entries.get(entry.key) is entry:
             self._drop(entry)
         self.definitions_changed()
+
+    def _has_heir(self, entry: _Entry, link: FederationLink) -> bool:
+        """Tell whether another link that stays has the same objects upstream, as after its upstream was renamed."""
+        return any(
+            isinstance(each.link, FederationLink) and not each.removed and link.shares_with(each.link)
+            for each in self._of(*entry.key[:3])
+            if each is not entry
+        )
 
     async def _attempts(self, entry: _Entry, link: Shovel | FederationLink) -> None:
         while True:

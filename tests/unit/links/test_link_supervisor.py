@@ -12,10 +12,11 @@ import trio
 from link_host import FakeHost
 from trio.testing import MockClock
 
-from warren.amqp.declarations import QueueDeclaration
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.links import supervisor as supervisor_module
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import ClientSettings
+from warren.links.exchange_federation import ExchangeLink
 from warren.links.host import LocalExchange, LocalQueue, Policy
 from warren.links.shovel import Shovel
 from warren.links.starts import START_EVERY_S
@@ -222,6 +223,47 @@ def test_each_upstream_of_a_queue_is_a_link_and_goes_with_the_policy() -> None:
         assert supervisor.federation_links() == []
 
     run(test)
+
+
+UPSTREAM = {"uri": "amqp://one", "exchange": "there"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cleaned"),
+    [
+        ("renamed", UPSTREAM, []),
+        ("renamed", UPSTREAM | {"uri": ["amqp://another", "amqp://one"]}, []),
+        ("renamed", UPSTREAM | {"uri": "amqp://another"}, ["there"]),
+        ("renamed", UPSTREAM | {"exchange": "elsewhere"}, ["there"]),
+        ("up", UPSTREAM | {"exchange": "elsewhere"}, ["there"]),
+        ("up", UPSTREAM | {"uri": "amqp://another"}, []),
+        ("up", UPSTREAM | {"prefetch-count": 1}, []),
+        ("", {}, ["there"]),
+    ],
+)
+def test_the_queue_upstream_goes_with_the_last_link_that_uses_it(name: str, value: object, cleaned: list[str]) -> None:
+    """Its name does not hold that of the upstream: a renamed upstream has the queue of the former, and its messages."""
+    gone: list[str] = []
+
+    async def clean_up(link: ExchangeLink) -> None:
+        await trio.lowlevel.checkpoint()
+        gone.append(link.upstream_exchange)
+
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        host.definitions["federation-upstream", "/", "up"] = UPSTREAM
+        exchange = ExchangeDeclaration("x", "topic", durable=True)
+        host.federate(LocalExchange("/", exchange, Policy(upstream_set="all")))
+        await trio.sleep(1)
+        del host.definitions["federation-upstream", "/", "up"]
+        if name:
+            host.definitions["federation-upstream", "/", name] = value
+        host.changed()
+        await trio.sleep(1)
+        assert [key[3] for key in supervisor._entries] == [name][: len(name)]
+        assert gone == cleaned
+
+    with patch.object(ExchangeLink, "clean_up", clean_up):
+        run(test)
 
 
 def test_timestamps_look_like_those_of_rabbitmq() -> None:
