@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -47,10 +47,11 @@ CLEAN_UP_S: Final = 10.0
 # A federation link has no way to say "never again", so 0 is a short delay.
 DELAY_MIN_S: Final = 0.1
 LINKS_MAX: Final = 2000
-AT_ONCE: Final = 64  # looked at without giving way
+AT_ONCE: Final = 64  # looked at without giving way; a URI counts like a link
+URI_CHARACTERS: Final = 256  # count like a URI
 PAUSE_PER_S: Final = 4.0  # for each second of computing the wanted links
 Key = tuple[str, ...]
-Wanted = dict[Key, tuple[Hashable, Callable[[], Shovel | FederationLink]]]
+Wanted = dict[Key, tuple[Hashable, Callable[[], Shovel | FederationLink], int]]  # spec, how it is made, and its cost
 
 
 @dataclass
@@ -67,6 +68,26 @@ class _Entry:
     has_task: bool = False
     removed: bool = False
     problem: str = ""
+
+
+class _Pace:
+    """Gives way after so much of a long computation."""
+
+    def __init__(self) -> None:
+        self._done = 0
+
+    async def note(self, cost: int = 1) -> None:
+        self._done += cost
+        if self._done >= AT_ONCE:
+            self._done = 0
+            await trio.lowlevel.checkpoint()
+
+
+def _cost(value: Json) -> int:
+    """Return how much a look at a parameter costs: its URIs are what takes long."""
+    found = [value.get(key) for key in ("uri", "src-uri", "dest-uri")] if isinstance(value, Mapping) else []
+    uris = [uri for each in found for uri in (each if isinstance(each, list) else [each])]
+    return 1 + sum(1 + len(uri) // URI_CHARACTERS for uri in uris if isinstance(uri, str))
 
 
 def _moves(link: Shovel | FederationLink | None, make: Callable[[], Shovel | FederationLink]) -> bool:
@@ -174,10 +195,11 @@ class Supervisor:
                 entry.scope.cancel()
             else:
                 self._drop(entry)
-        for at, (key, (spec, make)) in enumerate(wanted.items(), 1):
-            if at % AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
-            if key not in self._entries:
+        pace = _Pace()
+        for key, (spec, make, cost) in wanted.items():
+            is_new = key not in self._entries
+            await pace.note(cost if is_new else 1)
+            if is_new and key not in self._entries:
                 self._begin(nursery, key, spec, make)
 
     def _begin(
@@ -206,21 +228,22 @@ class Supervisor:
         parameters = self._host.parameters()
         is_held = self._host.held_reason != ""
 
-        def want(key: Key, spec: Hashable, make: Callable[[], Shovel | FederationLink]) -> None:
+        def want(key: Key, spec: Hashable, make: Callable[[], Shovel | FederationLink], cost: int = 1) -> None:
             vhost = key[1]
             counts[vhost] = counts.get(vhost, 0) + 1
             if counts[vhost] <= LINKS_MAX:
-                wanted[key] = ((spec, is_held), make)
+                wanted[key] = ((spec, is_held), make, cost)
 
         book = upstreams.UpstreamBook()
-        for at, parameter in enumerate(parameters, 1):
+        pace = _Pace()
+        for parameter in parameters:
+            cost = _cost(parameter.value)
             if parameter.component == shovel.COMPONENT:
                 vhost, name, value = parameter.vhost, parameter.name, parameter.value
-                want(("shovel", vhost, name), repr(value), partial(self._shovel, vhost, name, value))
+                want(("shovel", vhost, name), repr(value), partial(self._shovel, vhost, name, value), cost)
             else:
                 book.add(parameter)
-            if at % AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
+            await pace.note(cost)
         self._tell(book)
         resolved: dict[tuple[str, Policy], list[upstreams.Upstream]] = {}
 
@@ -231,7 +254,12 @@ class Supervisor:
                 return []
             key = (each.vhost, each.policy)
             if key not in resolved:
-                resolved[key] = book.resolve(each.vhost, each.policy)
+                resolved[key] = []
+                for name, settings in book.chosen(each.vhost, each.policy)[: LINKS_MAX + 1]:
+                    await pace.note(_cost(settings))
+                    made = upstreams.maybe_upstream(name, each.vhost, settings)
+                    if made is not None:
+                        resolved[key].append(made)
             return resolved[key]
 
         for exchange in await self._host.federated_exchanges():

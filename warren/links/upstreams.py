@@ -132,6 +132,14 @@ def _upstream(name: str, vhost: str, settings: Mapping[str, Any]) -> Upstream:
     )
 
 
+def maybe_upstream(name: str, vhost: str, settings: Mapping[str, Any]) -> Upstream | None:
+    """Return an upstream with these settings; None: it has no URI to connect to."""
+    try:
+        return _upstream(name, vhost, settings)
+    except BrokerError:
+        return None
+
+
 class UpstreamBook:
     """The upstreams and sets of all vhosts, as the parameters have them at one moment."""
 
@@ -163,15 +171,14 @@ class UpstreamBook:
 
     def resolve(self, vhost: str, policy: Policy) -> list[Upstream]:
         """Return the upstreams that `policy` means in `vhost`, by name; each name once."""
+        made = (maybe_upstream(name, vhost, settings) for name, settings in self.chosen(vhost, policy))
+        return [each for each in made if each is not None]
+
+    def chosen(self, vhost: str, policy: Policy) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return names and settings of the upstreams that `policy` means in `vhost`, by name; each name once."""
         known = self._upstreams.get(vhost, {})
         chosen = {name: settings for name, settings in self._members(vhost, known, policy) if settings is not None}
-        found = []
-        for name in sorted(chosen):
-            try:
-                found.append(_upstream(name, vhost, chosen[name]))
-            except BrokerError:
-                continue  # no URI to connect to
-        return found
+        return sorted(chosen.items(), key=lambda each: each[0])
 
     def _members(
         self, vhost: str, known: Mapping[str, Mapping[str, Any]], policy: Policy

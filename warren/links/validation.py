@@ -18,7 +18,9 @@ from warren.amqp.numbers import is_long, is_number
 from warren.amqp_client.redaction import redact, redact_uri
 from warren.links.amqp_uri import SHORT_MAX_BYTES, UriError, parse_uri
 
-URIS_MAX: Final = 100  # they are looked at in one go
+# They are looked at in one go.
+URIS_MAX: Final = 100
+URIS_MAX_CHARACTERS: Final = 64 << 10
 Json = object
 Validator = Callable[[str, Json], list[str]]
 Field = tuple[str, Validator, bool]
@@ -103,6 +105,8 @@ def uris(may_use: Callable[[str], str | None] = lambda uri: None) -> Validator:
         if isinstance(value, list):
             if len(value) > URIS_MAX:
                 return [f"{name} has more than {URIS_MAX} URIs"]
+            if sum(len(one) for one in value if isinstance(one, str)) > URIS_MAX_CHARACTERS:
+                return [f"{name} has more than {URIS_MAX_CHARACTERS} characters"]
             return [problem for one in value for problem in validate_one(name, one)]
         return validate_one(name, value)
 

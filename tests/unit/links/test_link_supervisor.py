@@ -16,6 +16,7 @@ from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.links import supervisor as supervisor_module
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import ClientSettings
+from warren.links.amqp_uri import BrokerUri, parse_uri
 from warren.links.exchange_federation import ExchangeLink
 from warren.links.host import LocalExchange, LocalQueue, Policy
 from warren.links.shovel import Shovel
@@ -338,6 +339,56 @@ def test_others_have_their_turns_while_many_parameters_are_looked_at() -> None:
         assert turns >= 10
 
     run(test)
+
+
+@pytest.mark.parametrize("uris", [["amqp://h"] * 2 * AT_ONCE, ["amqp://h/" + "v" * 8000] * 8])
+@pytest.mark.parametrize("kind", ["shovel", "upstream"])
+def test_others_have_their_turns_while_many_uris_are_looked_at(uris: list[str], kind: str) -> None:
+    """Ten links in all: those of shovels are made, and upstreams found for the policy of an exchange."""
+
+    class Turns(trio.abc.Instrument):
+        def __init__(self) -> None:
+            self.most = self._since = 0
+
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            self._since = 0
+
+        def looked(self) -> None:
+            self._since += 1
+            self.most = max(self.most, self._since)
+
+    turns = Turns()
+
+    def parse(text: str, default_vhost: str = "/") -> BrokerUri:
+        turns.looked()
+        return parse_uri(text[:20], default_vhost)
+
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        trio.lowlevel.add_instrument(turns)
+        for number in range(10):
+            if kind == "shovel":
+                value = {**SHOVEL, "src-uri": uris}
+                host.definitions["shovel", "/", str(number)] = value
+            else:
+                host.definitions["federation-upstream", "/", str(number)] = {"uri": uris}
+        if kind == "upstream":
+            host.exchanges = [
+                LocalExchange("/", ExchangeDeclaration("x", "topic", durable=True), Policy(upstream_set="all"))
+            ]
+        host.changed()
+        await trio.sleep(1)
+        assert len(supervisor._entries) == 10
+        assert 0 < turns.most <= 4 * len(uris)
+
+    with (
+        patch("warren.links.validation.parse_uri", parse),
+        patch("warren.links.shovel.parse_uri", parse),
+        patch("warren.links.upstreams.parse_uri", parse),
+        patch("warren.links.endpoints.parse_uri", parse),
+        patch("warren.links.validation.URIS_MAX", 1000),
+        patch("warren.links.validation.URIS_MAX_CHARACTERS", 1 << 20),
+    ):
+        run(test)
 
 
 def test_what_there_should_be_is_not_looked_for_after_each_of_many_changes() -> None:

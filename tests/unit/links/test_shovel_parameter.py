@@ -33,6 +33,9 @@ def test_what_rabbitmq_takes_is_valid(changes: dict[str, Any]) -> None:
 def test_uris_are_bounded_in_number_and_length_for_they_are_looked_at_in_one_go() -> None:
     assert validate("t", VALID | {"src-uri": ["amqp://h"] * 100}) == []
     assert validate("t", VALID | {"src-uri": ["amqp://h"] * 101}) == ["src-uri has more than 100 URIs"]
+    long = "amqp://h/?x=" + "v" * 8180
+    assert validate("t", VALID | {"src-uri": [long] * 7}) == []
+    assert validate("t", VALID | {"src-uri": [long] * 9}) == ["src-uri has more than 65536 characters"]
     token = "t" * ((16 << 10) - len("amqp://u:@h"))
     assert validate("t", VALID | {"src-uri": f"amqp://u:{token}@h"}) == []
     (problem,) = validate("t", VALID | {"src-uri": f"amqp://u:{token}t@h"})
