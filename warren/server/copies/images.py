@@ -14,7 +14,8 @@
 2. Publishers, consumers and declarations continue. Only SQL stands still while it is copied. So the metadata are not
    older than what the log has forgotten of them, and contain nothing that the log does not have yet.
 3. The image has each stage that existed before, or came until the position. An extra stage is harmless, as after a
-   crash. A stage that was stored, published and removed while the image was being made may be missing.
+   crash. A stage that was stored, published and removed while the image was being made may be missing. A part that was
+   written again meanwhile is the later one: a batch that has begun by then needs that.
 4. An image costs the space of what the broker has released since, and that of the metadata. It ends with `release`, or
    with the process: the next start removes what a crash leaves.
 5. The copied metadata are checked as a whole: a running broker never reads its whole SQLite file, so the copy may
@@ -171,7 +172,7 @@ class Images:
     # --- in a thread ------------------------------------------------------------------------------------------------
 
     def _link_stages(self, directory: Path) -> None:
-        """Link the parts of stages that are not linked yet. Raises OSError."""
+        """Link the parts of stages that are not linked yet, or were written again. Raises OSError."""
         # Imported only for backups: it brings msgspec.
         from warren.server.staging import stage_files
 
@@ -181,7 +182,7 @@ class Images:
             relative = part.relative_to(stages)
             link = directory / stage_files.DIRECTORY / relative
             is_part = len(relative.parts) == _PART_DEPTH and not part.name.endswith(stage_files.UNFINISHED)
-            if is_part and not link.exists():
+            if is_part:
                 link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 _link_if_there(part, link)
 
@@ -231,6 +232,11 @@ def _files_below(directory: Path) -> Iterator[Path]:
 
 def _link_if_there(path: Path, link: Path) -> None:
     try:
-        os.link(path, link, follow_symlinks=False)
+        if not link.exists():
+            os.link(path, link, follow_symlinks=False)
+        elif not link.samefile(path):
+            later = link.with_name(f"{link.name}.later")
+            os.link(path, later, follow_symlinks=False)
+            later.replace(link)
     except FileNotFoundError:
         return  # it was committed, or removed, a moment ago

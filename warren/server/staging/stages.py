@@ -18,6 +18,7 @@ and the stages of the batch. It publishes them as the committing user would over
 3. If one message of a mandatory batch would not reach any queue, nothing of the batch is published. The same applies if
    a queue would refuse a message, or the user may not publish it. A batch whose plan is stored stops where that
    happens. Committing it again continues from there, with the stages that it began with.
+   A stage without a part below its last one is not published: its beginning was removed while it was written.
 4. A commit is answered when the commit, and every queue that received messages from it, is synced. A part is answered
    when it is synced.
 5. A commit continues even if no client waits for it any longer. Another request for the same batch waits for the same
@@ -210,7 +211,7 @@ class Stages:
                 for stage in self._maybe_stages(vhost, order.stages):
                     stage.needed_by = query
                 try:
-                    self._begin(vhost, note.user, order)
+                    self._begin(vhost, note.user, order, has_begun=True)
                 except (StageError, DamagedPart) as error:
                     log.error("a commit cannot be resumed", vhost=vhost, query=query, reason=str(error))
                 else:
@@ -288,21 +289,20 @@ class Stages:
             stage = Stage(vhost, stage_name, user, changed_ms=head.at_ms)
             self._stages[key] = stage
             self._count(user, 1, 0, 0)
-        async with stage.lock:
-            if self._stages.get(key) is not stage or stage.user != user or stage.needed_by is not None:
-                raise Conflict(f"stage '{stage_name}' is another user's, or is being committed or removed")
-            try:
+        try:
+            async with stage.lock:
+                if self._stages.get(key) is not stage or stage.user != user or stage.needed_by is not None:
+                    raise Conflict(f"stage '{stage_name}' is another user's, or is being committed or removed")
                 self._check_room(user, len(content))
                 await self._in_thread(partial(self._files.write, head, content))
-            except OSError as error:
-                raise NoRoom(f"the part cannot be stored: {error.strerror}") from None
-            else:
                 self._add(stage, part, head.messages, len(content))
                 stage.changed_ms = head.at_ms
-            finally:
-                if not stage.parts:
-                    del self._stages[key]
-                    self._count(user, -1, 0, 0)
+        except OSError as error:
+            raise NoRoom(f"the part cannot be stored: {error.strerror}") from None
+        finally:
+            # Also when it was cancelled before it had the lock. The next request that has the lock sees to it else.
+            if not stage.parts and not stage.lock.locked() and self._stages.get(key) is stage:
+                self._forget(stage)
         return head.messages
 
     def _check_room(self, user: str, size: int) -> None:
@@ -441,7 +441,7 @@ class Stages:
             elif plan is None or order.batch != note.batch:
                 raise Conflict(f"batch {note.batch} of query '{order.query}' has begun and is not finished")
             else:
-                running = self._begin(vhost, user, _order_of(order.query, note, plan))
+                running = self._begin(vhost, user, _order_of(order.query, note, plan), has_begun=True)
         await running.done.wait()
         outcome, error = running.outcome, running.error
         del running  # it has the error, whose traceback will have this frame: avoid a cycle
@@ -499,12 +499,12 @@ class Stages:
             return "it may not write to any exchange"
         return ""
 
-    def _begin(self, vhost: str, user: str, order: Order) -> _Commit:
-        """Start a commit.
+    def _begin(self, vhost: str, user: str, order: Order, *, has_begun: bool = False) -> _Commit:
+        """Start a commit; `has_begun`: its plan names the parts.
 
         Raises:
-            NoStage: a stage is missing, or belongs to another user. Conflict: another commit needs it. DamagedPart: a
-            part of it was unusable at the start, so the batch would be incomplete.
+            NoStage: a stage or a part is missing, or belongs to another user. Conflict: another commit needs it.
+            DamagedPart: a part of it was unusable at the start, so the batch would be incomplete.
         """
         assert self._nursery is not None
         needed: list[Stage] = []
@@ -516,6 +516,12 @@ class Stages:
                 raise NoStage(self._why_missing(vhost, name, user, order))
             if stage.needed_by not in (None, order.query):
                 raise Conflict(f"stage '{name}' is being committed by query '{stage.needed_by}'")
+            if not has_begun and max(stage.parts, default=-1) >= len(stage.parts):
+                gap = next(number for number in range(len(stage.parts)) if number not in stage.parts)
+                raise NoStage(
+                    f"part {gap} of stage '{name}' in vhost '{vhost}' is missing: a stage has parts from 0 to the last "
+                    "one. If it was removed, or another node led, while it was written, write all of it again"
+                )
             needed.append(stage)
         for stage in needed:
             stage.needed_by = order.query

@@ -133,6 +133,23 @@ def test_staged_parts_are_in_it_although_they_are_removed_later(broker: Broker, 
     assert (found.stage, found.part) == ("stage", 1)
 
 
+def test_a_part_that_is_written_again_meanwhile_is_the_later_one(broker: Broker, tmp_path: Path) -> None:
+    """(3)"""
+    files = StageFiles(tmp_path / "data")
+    parts = [PartHead("/", "s", 0, "guest", at_ms, []) for at_ms in (1, 2)]
+    images = images_of(broker)
+    files.write(parts[0], b"")
+
+    async def meanwhile(purpose: Purpose, work: Callable[[], Any], *, abandon: bool = False) -> Any:
+        if purpose == CATALOGUE:
+            files.write(parts[1], b"")
+        return work()
+
+    images._in_thread = meanwhile
+    directory = copy(broker, take(broker), tmp_path / "copy")
+    assert list(StageFiles(directory).scan()) == [parts[1]]
+
+
 def test_what_is_released_leaves_nothing(broker: Broker, tmp_path: Path) -> None:
     """(4)"""
     broker.declare_queue("orders", durable=True)

@@ -12,7 +12,8 @@ import trio.testing
 from warren.amqp.declarations import QueueDeclaration
 from warren.channels.direct_session import DirectSession
 from warren.server.staging.commit_notes import CommitNotes
-from warren.server.staging.staged_batch import NoStage
+from warren.server.staging.stage_files import PartHead
+from warren.server.staging.staged_batch import NoRoom, NoStage
 from warren.server.staging.stages import Stages
 from warren.vhosts.metadata import PermissionPut, VhostDelete, VhostPut
 
@@ -148,5 +149,68 @@ def test_stages_that_are_looked_for_twice_count_once(tmp_path: Path) -> None:
         before = replace(found._used[USER])
         await found._find()
         assert found._used == {USER: before} and (found._parts, found._bytes) == (before.parts, before.bytes)
+
+    life.run(scenario)
+
+
+def test_a_stage_that_was_removed_while_it_was_written_is_not_published_without_its_beginning(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+
+    async def scenario(found: Stages) -> None:
+        await put(found, "a", content(b"0"))
+        await found.remove("/", "a", USER)
+        for part in (1, 2):
+            await found.put("/", "a", part, USER, content(b"%d" % part), lambda exchange: None)
+        with pytest.raises(NoStage, match="part 0 of stage 'a'"):
+            await commit(life, 0, "a")
+        await put(found, "a", content(b"0"))
+        assert (await commit(life, 0, "a")).messages == 3
+
+    life.run(scenario)
+    assert life.bodies() == [b"0", b"1", b"2"]
+
+
+def test_a_part_whose_request_is_cancelled_before_its_turn_leaves_no_stage(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+
+    async def scenario(found: Stages) -> None:
+        await names_of(found)
+        with trio.CancelScope() as scope:
+            await found.put("/", "a", 0, "other", content(b"x"), lambda exchange: scope.cancel())
+        assert scope.cancelled_caught
+        assert not found._used and await names_of(found) == []
+        await put(found, "a", content(b"x"))
+
+    life.run(scenario)
+
+
+def test_a_part_that_waits_for_one_that_cannot_be_stored_is_stored(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    write = life.stages._files.write
+    broken = True
+
+    def maybe_write(head: PartHead, content: bytes) -> None:
+        nonlocal broken
+        if broken:
+            broken = False
+            raise OSError(28, "No space left on device")
+        write(head, content)
+
+    life.stages._files.write = maybe_write  # type: ignore[method-assign]
+
+    async def scenario(found: Stages) -> None:
+        refused = 0
+
+        async def store(part: int) -> None:
+            nonlocal refused
+            try:
+                await found.put("/", "a", part, USER, content(b"x"), lambda exchange: None)
+            except NoRoom:
+                refused += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store, 0)
+            nursery.start_soon(store, 0)
+        assert refused == 1 and await names_of(found) == ["a"]
 
     life.run(scenario)
