@@ -119,7 +119,7 @@ def test_a_refused_proposal_is_not_repeated_before_a_later_revision_is_known() -
 
 
 def test_a_proposal_is_made_again_when_the_key_is_as_it_was_known() -> None:
-    """(6): somebody has written and removed it since, where there is no record; and that is looked at now and then."""
+    """(6) Another node has written the key and removed it since."""
     view, known = RecordView(10.0, RETRY_S), record(A)
     view.read(None, 10.0)
     view.refused(view.propose(known).number)

@@ -1,5 +1,7 @@
-"""What a promotion is told, and the epoch of a node that was promoted (promotion.py); how it is asked for is in
-``test_last_contact.py``."""
+"""Doubts about a promotion, and the epoch of a promoted node (``promotion.py``).
+
+Requests for a promotion are in ``test_last_contact.py``.
+"""
 
 from __future__ import annotations
 
