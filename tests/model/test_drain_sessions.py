@@ -14,7 +14,10 @@ from trio.testing import MockClock
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import encode_table
+from warren.engine_view.engine_view import EngineView
 from warren.engine_view.refs import QueueRef
+from warren.mgmt_plugin.http.server import HttpError
+from warren.mgmt_plugin.resources.ranges import ClaimRanges, Wanted
 from warren.msgstore.files.store import wall_time_ms
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import PIECE_MESSAGES
@@ -508,3 +511,15 @@ def test_nothing_is_remembered_of_a_reader_whose_session_ends_during_its_call() 
     assert not place.drains._present
     with pytest.raises(NoDrain):
         place.claim(epoch, 0, 1)
+
+
+def test_claims_whose_vhost_ends_between_two_reads_of_an_answer_are_not_found() -> None:
+    harness = DurableHarness()
+    view = EngineView(harness.broker, harness.settle)
+    drains = Drains(cast(Management, Desk(cast(RestartingBroker, harness))))
+    harness.channel().declare("q", durable=True)
+    claims = trio.run(drains.open, Drain("/", "q", "c"), "", "guest").claims
+    ranges = ClaimRanges(view, drains, claims)
+    harness.broker.administer(VhostDelete("/"), "")
+    with pytest.raises(HttpError, match="404"):
+        trio.run(ranges.read, 0, 1, Wanted(True, True))

@@ -18,9 +18,12 @@ from unittest import mock
 
 import pytest
 import trio
+import trio.testing
 from column_rows import Row, rows_of
+from durable_harness import DurableHarness
 from engine_harness import body_of, publish_frames
 from simulation.small_store import Shape
+from trio.testing import MockClock
 
 from warren.amqp import methods as m
 from warren.channels.broker import Broker
@@ -43,7 +46,7 @@ from warren.server.management import Management
 from warren.server.settings import Settings, StoreSettings
 from warren.server.shares import Quota
 from warren.server.supervision import Supervision
-from warren.vhosts.metadata import UserPut
+from warren.vhosts.metadata import UserPut, VhostDelete, VhostPut
 
 from .restarting_broker import RestartingBroker
 from .test_claims import KINDS, rest, seen_in
@@ -488,6 +491,30 @@ def test_what_an_earlier_process_left_is_removed_and_all_at_the_end(tmp_path: Pa
 
     trio.run(live)
     assert list(place.directory.iterdir()) == []
+
+
+def test_a_snapshot_ends_with_its_vhost_even_if_that_is_declared_again(tmp_path: Path) -> None:
+    harness = DurableHarness()
+    harness.channel().declare("q", durable=True)
+    snapshots = Snapshots(cast(Management, Desk(cast(RestartingBroker, harness))), tmp_path)
+
+    async def live() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(snapshots.run)
+            await trio.testing.wait_all_tasks_blocked()
+            made = snapshots.begin(QueueRef(harness.queue("q")), "id", "", 1000, nursery, unacked=False)
+            await made.over.wait()
+            assert snapshots.maybe_find("/", "q", made.id) is made and snapshots.of(["/"]) == [made]
+            harness.broker.administer(VhostDelete("/"), "")
+            harness.settle()
+            harness.broker.administer(VhostPut("/"), "")
+            assert snapshots.maybe_find("/", "q", made.id) is None and snapshots.of(["/"]) == []
+            await trio.sleep(snapshots_module.CHECK_S + 1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not snapshots._snapshots and not made.path.exists()
+            nursery.cancel_scope.cancel()
+
+    trio.run(live, clock=MockClock(autojump_threshold=0))
 
 
 def test_a_snapshot_noted_before_a_restart_is_not_taken_for_a_later_one(tmp_path: Path) -> None:

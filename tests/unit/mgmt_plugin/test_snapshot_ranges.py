@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
@@ -33,7 +34,7 @@ MOST = 50
 def snapshot(tmp_path: Path) -> Snapshot:
     path = tmp_path / "file"
     path.touch()
-    return Snapshot("1", "/", "q", "id", "guest", path, 0, 60.0, 60_000, MOST, 100)
+    return Snapshot("1", "/", "q", "id", "guest", cast(Any, None), path, 0, 60.0, 60_000, MOST, 100)
 
 
 def write(snapshot: Snapshot, count: int) -> None:

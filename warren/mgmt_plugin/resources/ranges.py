@@ -322,6 +322,8 @@ class ClaimRanges:
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
         claims = self._claims
+        if self._view.queues.is_gone(claims):
+            raise not_found()
         counted = self._drains.are_counted(claims)
         with self._drains.reading(claims):
             columns, following = await _read_columns(self._view, claims, first, end, wanted, counted=counted)

@@ -11,6 +11,7 @@
 4. A file lives until its time is over, at most until the broker stops. A start removes the files of a killed process.
    Ids are never reused: with an id from before a restart, a client cannot read by mistake a snapshot that somebody else
    has made since.
+   A snapshot ends with its vhost, even if the vhost is declared again.
 5. Memory: about two chunks for each snapshot that is being made (at most `MAKING_QUOTA`), and what a look reads.
 6. No file is made while the disk is short (`store.disk_free_min_bytes`). A snapshot that would make it short is
    cancelled.
@@ -40,6 +41,7 @@ from typing import Final, NamedTuple
 import trio
 
 from warren.engine_view.browsing import LANE_SHIFT, NUMBER_MASK, Cursor, Message, Outstanding, Seen
+from warren.engine_view.records import RecordsOfVhost
 from warren.engine_view.refs import QueueRef
 from warren.msgstore.files.store import wall_time_ms
 from warren.msgstore.log.columns import Columns, ColumnsWriter
@@ -51,6 +53,7 @@ from warren.server.threads import SNAPSHOTS, in_thread
 DIRECTORY: Final = "snapshots"
 MAKING_QUOTA: Final = Quota(total=4, of_user=2)
 KEPT_QUOTA: Final = Quota(total=100, of_user=50)
+CHECK_S: Final = 10.0  # how long the file of a snapshot may outlive its vhost
 LOOK_MESSAGES: Final = 512
 # References to unacked messages are copied in one go: 10 ms for so many.
 UNACKED_MAX: Final = 1_000_000
@@ -103,13 +106,14 @@ class SnapshotChunk(NamedTuple):
 
 @dataclass(slots=True)
 class Snapshot:
-    """One snapshot. `queue_id` identifies the queue for the caller that begins it."""
+    """One snapshot. `queue_id` identifies the queue for the caller that begins it; `records`: of its vhost."""
 
     id: str
     vhost: str
     queue: str
     queue_id: str
     user: str
+    records: RecordsOfVhost
     path: Path
     begun_ms: int
     ends_at_s: float  # on trio's clock
@@ -175,13 +179,19 @@ class Snapshots:
     def maybe_find(self, vhost: str, queue: str, identifier: str) -> Snapshot | None:
         """Return a snapshot whose time is not over, whatever its state; None if it does not exist."""
         found = self._snapshots.get(identifier)
-        if found is None or (found.vhost, found.queue) != (vhost, queue) or found.ends_at_s <= trio.current_time():
+        if found is None or (found.vhost, found.queue) != (vhost, queue) or self._is_over(found):
             return None
         return found
 
     def of(self, vhosts: list[str]) -> list[Snapshot]:
         """Return the snapshots in these vhosts, the newest first."""
-        return [each for each in reversed(self._snapshots.values()) if each.vhost in vhosts]
+        return [each for each in reversed(self._snapshots.values()) if each.vhost in vhosts and self._has_vhost(each)]
+
+    def _is_over(self, snapshot: Snapshot) -> bool:
+        return snapshot.ends_at_s <= trio.current_time() or not self._has_vhost(snapshot)
+
+    def _has_vhost(self, snapshot: Snapshot) -> bool:
+        return self._view.records.are_of(snapshot.records, snapshot.vhost)
 
     # --- making -----------------------------------------------------------------------------------------------------
 
@@ -216,6 +226,7 @@ class Snapshots:
             name,
             queue_id,
             user,
+            self._view.records.of(vhost),
             self._directory / identifier,
             now_ms,
             trio.current_time() + ttl_s,
@@ -275,11 +286,12 @@ class Snapshots:
             await in_thread(SNAPSHOTS, _empty, self._directory)
             while True:
                 self._changed = trio.Event()
-                now_s = trio.current_time()
                 for snapshot in list(self._snapshots.values()):
-                    if snapshot.ends_at_s <= now_s or snapshot.vhost not in self._view.vhosts:
+                    if self._is_over(snapshot):
                         self.delete(snapshot)
                 next_s = min((each.ends_at_s for each in self._snapshots.values()), default=float("inf"))
+                if self._snapshots:
+                    next_s = min(next_s, trio.current_time() + CHECK_S)
                 with trio.move_on_at(next_s):
                     await self._changed.wait()
         finally:

@@ -480,6 +480,8 @@ class Drains:
         """
         claims = self.claims_of(drain)
         await self._first(claims)
+        if self._view.queues.is_gone(claims):
+            raise NoDrain(f"drain '{drain.consumer}' of queue '{drain.queue}' was deleted")
         return self.listed(claims)
 
     def listed(self, claims: QueueRef) -> Listed:

@@ -253,7 +253,7 @@ class Stages:
                 continue  # deleted meanwhile
             notes = CommitNotes(self._view.records.of(vhost))
             found = await self.notes(vhost)
-            queries = due(found, now_ms)
+            queries = await self._in_thread(partial(due, found, now_ms))
             for start in range(0, len(queries), AT_ONCE):
                 for query in queries[start : start + AT_ONCE]:
                     notes.expire(query, found[query])

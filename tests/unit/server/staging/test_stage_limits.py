@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable
 from pathlib import Path
 
@@ -265,3 +266,27 @@ def test_how_many_messages_a_batch_had_is_known_after_a_restart(tmp_path: Path) 
         return await commit(life, 1, await put(stages, "c", content(b"1", b"2")), compares=True)
 
     assert life.run(again).duplicate
+
+
+def test_old_notes_are_sought_in_a_thread_and_one_that_is_stored_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand notes take 100 ms, in which nothing else would have its turn."""
+    life = with_queue(tmp_path)
+    notes = CommitNotes(life.harness.vhost.records)
+    notes.store("old", note(1, 1, until_ms=1))
+    notes.store("continued", note(1, 1, until_ms=1))
+    loop = threading.get_ident()
+
+    def due(found: dict[str, Note], now_ms: int) -> list[str]:
+        assert threading.get_ident() != loop
+        trio.from_thread.run_sync(notes.store, "continued", note(2, 1, until_ms=1 << 62))
+        return commit_notes.due(found, now_ms)
+
+    monkeypatch.setattr(stages, "due", due)
+
+    async def sweep(found: Stages) -> None:
+        while set(await found.notes("/")) != {"continued"}:
+            await found._sweep()
+
+    life.run(sweep)
