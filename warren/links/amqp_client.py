@@ -48,9 +48,13 @@ class LinkError(BrokerError):
     """A link cannot continue. The text is for status and logs: it must not contain credentials."""
 
 
+async def _resolve(host: str, port: int) -> list[Any]:
+    return await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+
+
 @dataclass(frozen=True)
 class ClientSettings:
-    """The settings that all links share. `guard` decides about remote addresses only."""
+    """The settings that all links share. `guard` decides about remote addresses only. `resolve`: getaddrinfo."""
 
     guard: AddressGuard
     max_message_bytes: int = MAX_MESSAGE_BYTES
@@ -58,6 +62,7 @@ class ClientSettings:
     version: str = ""
     descriptors_below: int = 1 << 30  # a connection whose socket has a number from there on exceeds the limit
     inbound: Inbound = field(default_factory=Inbound)
+    resolve: Callable[[str, int], Awaitable[list[Any]]] = _resolve
 
 
 class Signal:
@@ -395,7 +400,7 @@ def _login(uri: BrokerUri, properties: Table) -> Login:
 async def _dial(uri: BrokerUri, settings: ClientSettings, where: str) -> trio.SocketStream:
     """Connect to the first permitted address of the host that answers."""
     try:
-        found = await trio.socket.getaddrinfo(uri.host, uri.port, type=trio.socket.SOCK_STREAM)
+        found = await settings.resolve(uri.host, uri.port)
     except OSError as error:
         raise LinkError(f"cannot resolve {where}: {error.strerror or error}") from None
     except UnicodeError:

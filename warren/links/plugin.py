@@ -14,6 +14,7 @@ from warren.links.broker_host import BrokerHost
 from warren.links.lake_host import LakeHost
 from warren.links.lake_jobs import LakeJobs
 from warren.links.supervisor import Supervisor
+from warren.server.host_names import resolve
 from warren.server.management import Listening, Management
 
 
@@ -35,7 +36,9 @@ class LinksPlugin:
         guard = AddressGuard(networks(management.settings.link_networks.split(",")))
         limits = management.settings.limits
         below = management.descriptors.clients_below
-        settings = ClientSettings(guard, limits.max_message_bytes, version=__version__, descriptors_below=below)
+        settings = ClientSettings(
+            guard, limits.max_message_bytes, version=__version__, descriptors_below=below, resolve=resolve
+        )
         host, tables = self._host, self._tables
         assert host is not None and tables is not None, "prepare comes first"
         self._supervisor = Supervisor(host, settings)

@@ -5,7 +5,8 @@
    its thread, and counts against its purpose, until it returns. A call that only computes cannot hang.
 3. A call that must not be abandoned, because it writes, is waited for whatever happens; a process that is told to stop
    ends all the same (`application`).
-4. A purpose with a call that takes longer than `DEADLINE_S` is stuck; the health check shows that.
+4. A purpose with a call that takes longer than `DEADLINE_S` is stuck; the health check shows that. Not `NAMES`: a name
+   server that does not answer is not a fault of this broker, and a user may name such a host.
 
 The limits are those of one run of trio. The message store has threads of its own (`message_store`).
 """
@@ -34,6 +35,7 @@ Purpose = Literal[
     "memory",
     "replication",
     "traces",
+    "names",
 ]
 LOGINS: Final[Purpose] = "logins"
 CATALOGUE: Final[Purpose] = "catalogue"
@@ -48,6 +50,7 @@ FILES: Final[Purpose] = "files"  # that settings name
 MEMORY: Final[Purpose] = "memory"  # returning it
 REPLICATION: Final[Purpose] = "replication"  # for followers that catch up, and the list of nodes in sync
 TRACES: Final[Purpose] = "traces"  # spans to a collector
+NAMES: Final[Purpose] = "names"  # of hosts that links connect to; users choose them
 LIMITS: Final[dict[Purpose, int]] = {
     LOGINS: 2,  # a password hash takes a core for 50 ms
     CATALOGUE: 1,
@@ -62,10 +65,11 @@ LIMITS: Final[dict[Purpose, int]] = {
     MEMORY: 1,
     REPLICATION: 8,
     TRACES: 1,
+    NAMES: 16,
 }
 DEADLINE_S: Final = 30.0
 # These compute, or their callers have deadlines.
-_WITHOUT_DEADLINE: Final = frozenset({LOGINS, DEFINITIONS, CHUNKS, STORE, MEMORY})
+_WITHOUT_DEADLINE: Final = frozenset({LOGINS, DEFINITIONS, CHUNKS, STORE, MEMORY, NAMES})
 
 _Result = TypeVar("_Result")
 
@@ -84,7 +88,8 @@ class Threads:
     def stuck(self) -> list[Purpose]:
         """Return the purposes with a call that takes too long."""
         since = time.monotonic() - DEADLINE_S
-        return sorted({purpose for purpose, began_s in list(self._calls.values()) if began_s < since})
+        late = {purpose for purpose, began_s in list(self._calls.values()) if began_s < since}
+        return sorted(late - {NAMES})
 
     async def run(self, purpose: Purpose, work: Callable[[], _Result], *, abandon: bool) -> _Result:
         """Call `work`; see `in_thread`."""

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -34,8 +35,10 @@ from warren.links.amqp_client import (
     connect,
 )
 from warren.links.amqp_uri import parse_uri
+from warren.server import host_names
 from warren.server.network.tls_records import EMPTY_MAX
 from warren.server.network.tls_session import TlsSession
+from warren.server.threads import LIMITS, NAMES
 
 
 def handshake(script: Script, uri: str = "amqp://u:s3cret@") -> None:
@@ -105,7 +108,7 @@ def test_a_handshake_that_goes_wrong_ends_with_a_reason(answer: bytes, text: str
     ],
 )
 def test_a_name_that_is_none_is_an_error_of_that_uri_and_no_fault_of_the_link(uri: str, text: str) -> None:
-    settings = ClientSettings(AddressGuard(networks(["127.0.0.0/8"])))
+    settings = ClientSettings(AddressGuard(networks(["127.0.0.0/8"])), resolve=host_names.resolve)
 
     async def main() -> None:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -113,6 +116,47 @@ def test_a_name_that_is_none_is_an_error_of_that_uri_and_no_fault_of_the_link(ur
             port = listener.socket.getsockname()[1]
             with pytest.raises(BrokerError, match=text):
                 await connect(nursery, parse_uri(uri.format(port=port)), settings, "test")
+
+    trio.run(main)
+
+
+def test_names_that_are_not_answered_take_no_threads_that_others_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections to other nodes and to etcd resolve names in trio's threads."""
+    answered, asked = threading.Event(), threading.Semaphore(0)
+    look_up = socket.getaddrinfo
+
+    def getaddrinfo(host: str | bytes, port: int, *rest: int, **more: int) -> Any:
+        if isinstance(host, str):
+            return look_up(host, port, *rest, **more)
+        asked.release()
+        answered.wait()
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    settings = ClientSettings(AddressGuard(), resolve=host_names.resolve)
+    count = trio.to_thread.current_default_thread_limiter
+
+    async def main() -> None:
+        gone = 0
+        async with trio.open_nursery() as nursery:
+
+            async def link(name: str) -> None:
+                nonlocal gone
+                with pytest.raises(BrokerError, match="cannot resolve"):
+                    await connect(nursery, parse_uri(f"amqp://{name}.example"), settings, "test")
+                gone += 1
+
+            for number in range(100):
+                nursery.start_soon(link, f"host{number}")
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(LIMITS[NAMES]):
+                asked.acquire(timeout=60)
+            try:
+                assert count().borrowed_tokens == 0
+                assert not asked.acquire(blocking=False)
+            finally:
+                answered.set()
+        assert gone == 100
 
     trio.run(main)
 
