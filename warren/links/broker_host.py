@@ -175,7 +175,9 @@ class BrokerHost:
             if not self._answers:
                 await self._asked.wait()
             await trio.sleep(DEMAND_EVERY_S)
-            for key, answers in list(self._answers.items()):
+            for at, (key, answers) in enumerate(list(self._answers.items()), 1):
+                if at % AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
                 queue = self._view.queues.maybe(*key)
                 if queue is None or not answers:
                     del self._answers[key]  # not asked again: the link is gone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -15,7 +16,7 @@ from warren.amqp import methods as m
 from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.engine_view.engine_view import EngineView
-from warren.links.broker_host import DEMAND_EVERY_S, BrokerHost
+from warren.links.broker_host import AT_ONCE, DEMAND_EVERY_S, BrokerHost
 from warren.links.host import Host, LocalBinding, LocalExchange, LocalQueue, Policy
 from warren.server.management import CommitTimeout, Management
 from warren.vhosts.metadata import (
@@ -261,6 +262,30 @@ def test_nothing_is_looked_at_that_no_link_has_asked_for(place: Place) -> None:
 
     trio.run(main, clock=MockClock(autojump_threshold=0), instruments=[Counter()])
     assert steps < 5
+
+
+def test_others_have_their_turns_while_many_queues_are_looked_at(place: Place) -> None:
+    """The queues are gone: each has been looked at when its answer is."""
+    looked: list[int] = []
+
+    class Look(trio.abc.Instrument):
+        def after_task_step(self, task: trio.lowlevel.Task) -> None:
+            looked.append(before - len(place.host._answers))
+
+    for number in range(10 * AT_ONCE):
+        place.host.wants_messages("/", str(number))
+    before = len(place.host._answers)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(place.host.watch_demand)
+            while place.host._answers:
+                await trio.sleep(DEMAND_EVERY_S)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0), instruments=[Look()])
+    steps = [later - earlier for earlier, later in itertools.pairwise(looked)]
+    assert sum(steps) == before and max(steps) <= AT_ONCE
 
 
 def test_who_asked_is_told_when_the_answer_is_another_one(place: Place) -> None:
