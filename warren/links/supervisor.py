@@ -51,7 +51,8 @@ AT_ONCE: Final = 64  # looked at without giving way; a URI counts like a link
 URI_CHARACTERS: Final = 256  # count like a URI
 PAUSE_PER_S: Final = 4.0  # for each second of computing the wanted links
 Key = tuple[str, ...]
-Wanted = dict[Key, tuple[Hashable, Callable[[], Shovel | FederationLink], int]]  # spec, how it is made, and its cost
+Spec = tuple[Hashable, bool]  # whether it is held
+Wanted = dict[Key, tuple[Spec, Callable[[], Shovel | FederationLink], int]]  # spec, how it is made, and its cost
 
 
 @dataclass
@@ -59,7 +60,7 @@ class _Entry:
     """One link that should be there, or is on its way out."""
 
     key: Key
-    spec: Hashable
+    spec: Spec
     link: Shovel | FederationLink | None
     state: str = STARTING
     reason: str = ""
@@ -202,9 +203,7 @@ class Supervisor:
             if is_new and key not in self._entries:
                 self._begin(nursery, key, spec, make)
 
-    def _begin(
-        self, nursery: trio.Nursery, key: Key, spec: Hashable, make: Callable[[], Shovel | FederationLink]
-    ) -> None:
+    def _begin(self, nursery: trio.Nursery, key: Key, spec: Spec, make: Callable[[], Shovel | FederationLink]) -> None:
         entry = _Entry(key, spec, None, since=self._host.now())
         self._add(entry)
         try:
@@ -217,6 +216,7 @@ class Supervisor:
             self._set(entry, TERMINATED, f"internal error: {redact(repr(error))}")
             return
         if reason := self._host.held_reason:
+            entry.spec = (spec[0], True)  # it was perhaps not held when `spec` was found
             self._set(entry, HELD, reason)
             return
         entry.has_task = True

@@ -102,6 +102,25 @@ def test_held_links_are_shown_and_begin_when_they_are_released() -> None:
     run(test)
 
 
+def test_links_that_are_held_and_released_while_they_are_looked_for_begin() -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        async def federated_queues() -> list[LocalQueue]:
+            host.held_reason = "a copy"
+            return []
+
+        with patch.object(host, "federated_queues", federated_queues):
+            host.set_parameter("shovel", "s", SHOVEL)
+            while not supervisor.shovels():
+                await trio.lowlevel.checkpoint()
+        assert supervisor.shovels()[0]["state"] == "held"
+        host.held_reason = ""
+        host.changed()
+        await trio.sleep(1)
+        assert supervisor.shovels()[0]["state"] == "terminated" and host.attempts
+
+    run(test)
+
+
 def test_reconnect_delay_0_means_never_until_it_is_asked_for() -> None:
     async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
         host.set_parameter("shovel", "s", SHOVEL | {"reconnect-delay": 0})
