@@ -67,6 +67,18 @@ class Followed:
         self._told: dict[str, Any] = {}
         self.thread = threading.Thread(target=self._live, name="warren-lake", daemon=True)
 
+    def begin(self) -> None:
+        """Start the thread; a table that gets none has ended, and may be tried again."""
+        try:
+            self.thread.start()
+        except RuntimeError as error:
+            self._reason, self._again, self._state = str(error), True, ENDED
+
+    def join(self, within_s: float) -> None:
+        """Wait for the end of the thread, if there is one."""
+        if self.thread.ident is not None:
+            self.thread.join(within_s)
+
     def _live(self) -> None:
         reason, again = "", False
         try:
@@ -139,7 +151,7 @@ class Service:
             made = Followed(lambda meter, stop: self._follow(order, places, meter, stop))
             with self._lock:
                 self._tables[int(order["start"])] = made
-            made.thread.start()
+            made.begin()
         else:
             with self._lock:
                 found = self._tables.get(int(order["stop"]))
@@ -167,7 +179,7 @@ class Service:
             each.stop.set()
         until_s = time.monotonic() + grace_s
         for each in tables:
-            each.thread.join(max(0.0, until_s - time.monotonic()))
+            each.join(max(0.0, until_s - time.monotonic()))
 
 
 def serve(orders: IO[bytes], answers: IO[bytes]) -> None:

@@ -108,6 +108,22 @@ def test_a_table_that_ends_badly_says_why_and_whether_to_try_again(
     assert last["again"] is again
 
 
+def test_a_table_that_gets_no_thread_has_ended_and_the_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(1)."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    made, said = service(lambda order, places, meter, stop: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        made.take({"start": 1})
+    made.take({"start": 2})
+    last = ended(made, said, 1)
+    assert (last["state"], last["reason"], last["again"]) == ("ended", "can't start new thread", True)
+    assert of(said, 2) == ["ended"]
+
+
 def test_nothing_is_opened_that_the_places_do_not_allow() -> None:
     said: list[Mapping[str, Any]] = []
     made = Service(said.append)
