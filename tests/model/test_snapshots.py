@@ -10,6 +10,7 @@ would be without it. A run is played again by its seed, which it prints:
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random, SystemRandom
@@ -407,8 +408,9 @@ def test_a_snapshot_that_is_deleted_while_it_is_made_is_gone(tmp_path: Path) -> 
     place.publish(50)
 
     def delete() -> None:
+        place.desk.between = lambda: None
         (snapshot,) = place.snapshots.of(["/"])
-        place.snapshots.delete(snapshot)
+        trio.lowlevel.spawn_system_task(place.snapshots.delete, snapshot)
 
     place.desk.between = delete
     with pytest.raises(Deleted):
@@ -430,7 +432,7 @@ def test_so_many_are_made_at_a_time_and_kept_and_no_more(tmp_path: Path, monkeyp
             monkeypatch.setattr(snapshots_module, "KEPT_QUOTA", Quota(2, 2))
             with pytest.raises(TooMany):
                 place.snapshots.begin(QueueRef(queue), "id", "", 60, nursery, unacked=False)
-            place.snapshots.delete(made[0])
+            await place.snapshots.delete(made[0])
             made.append(place.snapshots.begin(QueueRef(queue), "id", "", 60, nursery, unacked=False))
             await made[2].over.wait()
             assert {*place.directory.iterdir()} == {each.path for each in made[1:]}
@@ -515,6 +517,45 @@ def test_a_snapshot_ends_with_its_vhost_even_if_that_is_declared_again(tmp_path:
             nursery.cancel_scope.cancel()
 
     trio.run(live, clock=MockClock(autojump_threshold=0))
+
+
+def test_files_are_removed_in_a_thread_since_large_ones_take_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path)
+    place.publish(5)
+    loop, removed = threading.get_ident(), []
+    unlink = snapshots_module._unlink
+
+    def noting(path: Path) -> None:
+        assert threading.get_ident() != loop
+        removed.append(path)
+        unlink(path)
+
+    monkeypatch.setattr(snapshots_module, "_unlink", noting)
+
+    async def live() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(place.snapshots.run)
+            queue = QueueRef(place.broker.queue("q"))
+            made = []
+            for is_cancelled in (False, True, False):
+                each = place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False)
+                if is_cancelled:
+                    each.scope.cancel()
+                await each.over.wait()
+                made.append(each)
+            deleted, failed, ended = made
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await place.snapshots.delete(deleted)
+            assert not deleted.path.exists() and ended.path.exists()
+            assert place.snapshots.of(["/"]) == [ended, failed]
+            nursery.cancel_scope.cancel()
+        assert set(removed) == {deleted.path, failed.path, ended.path}
+
+    trio.run(live)
+    assert list(place.directory.iterdir()) == []
 
 
 def test_a_snapshot_noted_before_a_restart_is_not_taken_for_a_later_one(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ class SnapshotHandlers(Handlers):
         with trio.move_on_after(order.wait_s):
             await snapshot.over.wait()
         if snapshot.error is not None:
-            snapshots.delete(snapshot)
+            await snapshots.delete(snapshot)
             raise refused(snapshot.error)
         place = "/".join(quote(part, safe="") for part in (snapshot.vhost, snapshot.queue, snapshot.id))
         status = 202 if snapshot.state == MAKING else 201
@@ -130,7 +130,7 @@ class SnapshotHandlers(Handlers):
         return describe(the_snapshot(call, self._snapshots, call.params["snapshot"]))
 
     async def delete_snapshot(self, call: Call) -> None:
-        self._snapshots.delete(the_snapshot(call, self._snapshots, call.params["snapshot"]))
+        await self._snapshots.delete(the_snapshot(call, self._snapshots, call.params["snapshot"]))
 
     ROUTES: ClassVar = (
         Route("GET", _P, Access.USER, list_snapshots, "Snapshots of queues in all vhosts"),

@@ -242,11 +242,11 @@ class Snapshots:
         nursery.start_soon(once, "snapshot", self._make, snapshot, queue, self._view.browsing.mark(queue), had)
         return snapshot
 
-    def delete(self, snapshot: Snapshot) -> None:
+    async def delete(self, snapshot: Snapshot) -> None:
         """Forget a snapshot, and delete its file."""
         snapshot.scope.cancel()
         if self._snapshots.pop(snapshot.id, None) is not None:
-            _unlink(snapshot.path)
+            await _removed(snapshot.path)
 
     async def _make(self, snapshot: Snapshot, queue: QueueRef, mark: int, had: Outstanding | None) -> None:
         began_s = time.monotonic()
@@ -257,10 +257,10 @@ class Snapshots:
             if snapshot.state == MAKING:
                 raise Deleted("the snapshot was deleted, or has expired, while it was being made")
         except SnapshotError as error:
-            self._failed(snapshot, error)
+            await self._failed(snapshot, error)
         except OSError as error:
             log.warning("a snapshot could not be written", queue=snapshot.queue, reason=str(error))
-            self._failed(snapshot, DiskLow(f"the file could not be written: {error.strerror}"))
+            await self._failed(snapshot, DiskLow(f"the file could not be written: {error.strerror}"))
         else:
             log.info(
                 "snapshot made",
@@ -273,9 +273,9 @@ class Snapshots:
             if snapshot.state == MAKING:
                 snapshot.end_as(FAILED)
 
-    def _failed(self, snapshot: Snapshot, error: SnapshotError) -> None:
+    async def _failed(self, snapshot: Snapshot, error: SnapshotError) -> None:
         snapshot.error = error
-        _unlink(snapshot.path)
+        await _removed(snapshot.path)
         snapshot.end_as(FAILED)
 
     # --- time -------------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Snapshots:
                 self._changed = trio.Event()
                 for snapshot in list(self._snapshots.values()):
                     if self._is_over(snapshot):
-                        self.delete(snapshot)
+                        await self.delete(snapshot)
                 next_s = min((each.ends_at_s for each in self._snapshots.values()), default=float("inf"))
                 if self._snapshots:
                     next_s = min(next_s, trio.current_time() + CHECK_S)
@@ -296,7 +296,7 @@ class Snapshots:
                     await self._changed.wait()
         finally:
             for snapshot in list(self._snapshots.values()):
-                self.delete(snapshot)
+                await self.delete(snapshot)
 
 
 class _Maker:
@@ -419,6 +419,12 @@ def _popped(run: Run) -> Iterator[tuple[int, Message]]:
     """Yield the entries of a run from its end, and forget them."""
     while run:
         yield run.pop()
+
+
+async def _removed(path: Path) -> None:
+    """Remove a file, even if the caller is cancelled. A file system takes 0.3 s for a GiB."""
+    with trio.CancelScope(shield=True):
+        await in_thread(SNAPSHOTS, _unlink, path)
 
 
 # --- in a thread ------------------------------------------------------------------------------------------------------
