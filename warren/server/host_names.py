@@ -10,8 +10,6 @@ import socket
 from functools import partial
 from typing import Any
 
-import idna
-
 from warren.server.threads import NAMES, in_thread
 
 
@@ -26,6 +24,6 @@ async def resolve(host: str, port: int) -> list[Any]:
     except socket.gaierror as error:
         if error.errno != socket.EAI_NONAME:
             raise
-    name = host.encode("ascii") if host.isascii() else idna.encode(host, uts46=True)
+    name = host.encode("ascii" if host.isascii() else "idna")
     look_up = partial(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)
     return await in_thread(NAMES, look_up, abandon=True)

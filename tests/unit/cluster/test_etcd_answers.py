@@ -281,18 +281,25 @@ def test_a_member_that_is_behind_is_not_believed(old: dict[str, int]) -> None:
 def test_an_answer_is_compared_with_what_was_seen_before_its_request_was_sent() -> None:
     """Not with what came while it was on its way: etcd answers two requests in any order."""
 
+    values: list[bytes] = []
+
+    async def read(etcd: Etcd) -> None:
+        got = await etcd.get(KEY)
+        assert got is not None
+        values.append(got.value)
+
     async def work(etcd: Etcd) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(etcd.get, KEY)
+            nursery.start_soon(read, etcd)
             while not slow.requests:
                 await trio.sleep(0.005)
             etcd._turn_to_next()
-            assert await etcd.get(KEY) is not None
+            await read(etcd)
             slow.release.set()
 
     class Slow(Server):
         def __init__(self) -> None:
-            super().__init__(answer(found(revision=8)))
+            super().__init__(answer(found(b"slow", revision=8)))
             self.release = trio.Event()
 
         async def serve(self, stream: trio.SocketStream) -> None:
@@ -303,7 +310,8 @@ def test_an_answer_is_compared_with_what_was_seen_before_its_request_was_sent() 
             await stream.aclose()
 
     slow = Slow()
-    run(work, slow, Server(answer(found(revision=9))))
+    run(work, slow, Server(answer(found(b"quick", revision=9))))
+    assert values == [b"quick", b"slow"]
 
 
 def test_an_answer_about_another_key_is_an_error() -> None:
