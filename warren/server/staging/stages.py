@@ -503,7 +503,7 @@ class Stages:
         """Start a commit; `has_begun`: its plan names the parts.
 
         Raises:
-            NoStage: a stage or a part is missing, or belongs to another user. Conflict: another commit needs it.
+            NoStage: a stage is missing, or belongs to another user. Conflict: another commit needs it.
             DamagedPart: a part of it was unusable at the start, so the batch would be incomplete.
         """
         assert self._nursery is not None
@@ -516,22 +516,16 @@ class Stages:
                 raise NoStage(self._why_missing(vhost, name, user, order))
             if stage.needed_by not in (None, order.query):
                 raise Conflict(f"stage '{name}' is being committed by query '{stage.needed_by}'")
-            if not has_begun and max(stage.parts, default=-1) >= len(stage.parts):
-                gap = next(number for number in range(len(stage.parts)) if number not in stage.parts)
-                raise NoStage(
-                    f"part {gap} of stage '{name}' in vhost '{vhost}' is missing: a stage has parts from 0 to the last "
-                    "one. If it was removed, or another node led, while it was written, write all of it again"
-                )
             needed.append(stage)
         for stage in needed:
             stage.needed_by = order.query
-        order = replace(order, staged=sum(stage.messages for stage in needed))
         self._noted += 1
         if self._noted >= SWEEP_AFTER:
             self._sweep_due.set()
         commit = _Commit(vhost, self._view.records.of(vhost), user, order)
         self._commits[vhost, order.query] = commit
-        self._nursery.start_soon(self._management.tasks.once, "commit of stages", self._carry_out, commit, needed)
+        carry_out = partial(self._carry_out, has_begun=has_begun)
+        self._nursery.start_soon(self._management.tasks.once, "commit of stages", carry_out, commit, needed)
         return commit
 
     def _check_same(self, vhost: str, order: Order, note: Note) -> None:
@@ -567,13 +561,16 @@ class Stages:
             "the rest, or forget the query (DELETE …/commits/QUERY) and write the batch again"
         )
 
-    async def _carry_out(self, commit: _Commit, needed: list[Stage]) -> None:
+    async def _carry_out(self, commit: _Commit, needed: list[Stage], *, has_begun: bool) -> None:
         order = commit.order
         try:
             async with self._place(commit.user):
                 for stage in needed:
                     async with stage.lock:
                         pass  # unfinished writes are done, and no new ones begin
+                    if not has_begun:
+                        _check_whole(stage)
+                order = commit.order = replace(order, staged=sum(stage.messages for stage in needed))
                 commit.outcome = await self._publishing(commit, needed).run()
         except Unroutable as unroutable:
             commit.outcome = Outcome(committed=False, unroutable=unroutable.count)
@@ -704,6 +701,21 @@ async def _cells(scan: PublishScan, content: bytes) -> list[Cell]:
         at = end
         await trio.lowlevel.checkpoint()
     return cells
+
+
+def _check_whole(stage: Stage) -> None:
+    """Make sure that a stage has all parts up to its last one.
+
+    Raises:
+        NoStage: it lacks one.
+    """
+    if max(stage.parts, default=-1) < len(stage.parts):
+        return
+    gap = next(number for number in range(len(stage.parts)) if number not in stage.parts)
+    raise NoStage(
+        f"part {gap} of stage '{stage.name}' in vhost '{stage.vhost}' is missing: a stage has parts from 0 to the last "
+        "one. If it was removed, or another node led, while it was written, write all of it again"
+    )
 
 
 def _order_of(query: str, note: Note, plan: CommitPlan) -> Order:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -214,3 +215,44 @@ def test_a_part_that_waits_for_one_that_cannot_be_stored_is_stored(tmp_path: Pat
         assert refused == 1 and await names_of(found) == ["a"]
 
     life.run(scenario)
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_a_part_that_is_written_while_its_commit_begins_counts(tmp_path: Path, late: int) -> None:
+    """It is published, so the note counts it; and it may leave a gap."""
+    life = with_queue(tmp_path)
+    write = life.stages._files.write
+    is_written = threading.Event()
+
+    def slowly(head: PartHead, content: bytes) -> None:
+        if head.part == late:
+            assert is_written.wait(30)
+        write(head, content)
+
+    life.stages._files.write = slowly  # type: ignore[method-assign]
+
+    async def scenario(found: Stages) -> None:
+        await put(found, "a", content(b"0"))
+        outcomes: list[int] = []
+
+        async def begin() -> None:
+            if late == 1:
+                outcomes.append((await commit(life, 0, "a")).messages)
+                return
+            with pytest.raises(NoStage, match="part 1 of stage 'a'"):
+                await commit(life, 0, "a")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(found.put, "/", "a", late, USER, content(b"1", b"2"), lambda exchange: None)
+            while not found._stages["/", "a"].lock.locked():
+                await trio.sleep(0.001)
+            nursery.start_soon(begin)
+            while found._stages["/", "a"].needed_by is None:
+                await trio.sleep(0.001)
+            is_written.set()
+        assert outcomes == ([3] if late == 1 else [])
+
+    life.run(scenario)
+    noted = CommitNotes(life.harness.vhost.records).maybe_note("query")
+    assert (None if noted is None else noted.staged) == (3 if late == 1 else None)
+    assert life.bodies() == ([b"0", b"1", b"2"] if late == 1 else [])
