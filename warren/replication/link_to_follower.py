@@ -126,6 +126,7 @@ class LinkToFollower:
         self._came: deque[Entry] = deque()  # its entries that were not handled yet
         self._attachment: Attachment | None = None
         self._ended = trio.Event()
+        self._watched: int | None = None  # its descriptor, while turns of the reactor read it
         self._reason = ""
         self._catching_up = leader.catch_ups.begin(node)
         self._is_given_up = False
@@ -224,8 +225,8 @@ class LinkToFollower:
     async def _feed_until_behind(self, attachment: Attachment) -> bool:
         """Send it the missing data, and then live entries; False when too many of those have come meanwhile."""
         leader = self._leader
-        fd = self.wire.fileno()
-        leader.host.watch(fd, self._readable)
+        self._watched = self.wire.fileno()
+        leader.host.watch(self._watched, self._readable)
         try:
             self._readable()
             await self._copy_metadata(attachment)
@@ -243,8 +244,13 @@ class LinkToFollower:
             await in_thread(REPLICATION, leader.shipping.settle)
             await trio.sleep_forever()
         finally:
-            leader.host.unwatch(fd)
+            self._unwatch()
         return True
+
+    def _unwatch(self) -> None:
+        if self._watched is not None:
+            self._leader.host.unwatch(self._watched)
+            self._watched = None
 
     # --- before it is fed -------------------------------------------------------------------------------------------
 
@@ -361,9 +367,8 @@ class LinkToFollower:
         while not self._ended.is_set() and await in_thread(REPLICATION, some):
             pass
         if self._ended.is_set():
-            await (
-                trio.sleep_forever()
-            )  # until that ends this task: a thread is waited for, also by one that is cancelled
+            # A thread is waited for by a task that is cancelled, too: this one ends here.
+            await trio.sleep_forever()
 
     def _put(self, attachment: Attachment, entry: Entry) -> None:
         """Send an entry that comes before those of the files."""
@@ -399,8 +404,7 @@ class LinkToFollower:
             data = self.wire.receive()
             if data == b"":
                 self._ended.set()
-                return
-            if data is not None:
+            elif data is not None:
                 self._decoder.feed(data)
             while (entry := self._decoder.maybe_entry()) is not None:
                 self._take(entry)
@@ -409,6 +413,9 @@ class LinkToFollower:
         except Exception as error:
             log.error("internal error, the connection is closed", follower=str(self.node), exception=error)
             self.end("the leader has met a fault of its own")
+        if self._ended.is_set():
+            # Its end would be looked at in every turn until the thread that reads for it has come back from the disk.
+            self._unwatch()
 
     def _take(self, entry: Entry) -> None:
         if isinstance(entry, Stop):

@@ -81,9 +81,56 @@ class Leader:
         raise StoreError("enough")
 
 
+class Attaching(Leader):
+    """A leader that has something for its follower, in this order. It is the broker around itself, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun = True
+        self.host = self
+        self.answers: list[Truncate | Attachment] = []
+        self.detached: list[Attachment] = []
+        self.watched: dict[int, Callable[[], None]] = {}
+
+    def attach(self, position: Position, files: object, *, needs_image: bool, reads_lives: bool) -> object:
+        return self.answers.pop(0)
+
+    def detach(self, attachment: Attachment) -> None:
+        self.detached.append(attachment)
+
+    def watch(self, fd: int, on_readable: Callable[[], None]) -> None:
+        self.watched[fd] = on_readable
+
+    def unwatch(self, fd: int) -> None:
+        del self.watched[fd]
+
+    async def copy_metadata(self) -> tuple[int, list[object]]:
+        return 5, []
+
+    def settle(self) -> None:
+        pass
+
+
 def link(leader: Leader) -> tuple[LinkToFollower, socket.socket]:
     ours, theirs = socket.socketpair()
     return LinkToFollower(leader, Wire(ours), TWO, "nowhere", None), theirs  # type: ignore[arg-type]
+
+
+def place(position: Position) -> bytes:
+    """Return the bytes of a follower that says where it is. It has no files of streams."""
+    return b"".join([*encoded(position), *encoded(SealedList((), False))])
+
+
+NOWHERE = place(Position(NO_STORE, 0, 0, 0, 0, ()))
+IN_THIS_LIFE = place(Position(NO_STORE, 0, 0, 0, 0, ((EPOCH, 64),)))
+IN_STEP = Position(bytes(16), 1, 64, 0, 0, ())
+
+
+def missing(number: int) -> Attachment:
+    """Return the missing part, for a follower that has all frames."""
+    attachment = Attachment(SimulatedFileSystem(), number)
+    attachment.position, attachment.end_lsn = IN_STEP, 64
+    return attachment
 
 
 def test_acks_count_when_the_follower_is_known_to_have_the_same_log() -> None:
@@ -158,8 +205,7 @@ def test_no_log_is_compared_before_what_begins_this_life_is_synced() -> None:
     async def main() -> None:
         leader = Leader()
         follower, sock = link(leader)
-        said: list[Position | SealedList] = [Position(NO_STORE, 0, 0, 0, 0, ()), SealedList((), False)]
-        follower.feed(b"".join([PREAMBLE, *(piece for entry in said for piece in encoded(entry))]))
+        follower.feed(PREAMBLE + NOWHERE)
         with sock, trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(follower.serve)
@@ -178,8 +224,7 @@ def test_a_follower_that_has_come_while_the_leader_recovers_waits_for_its_first_
         leader = Leader()
         leader.shipping = Shipping(SimulatedFileSystem(), EpochTable())  # type: ignore[assignment]
         follower, sock = link(leader)
-        said: list[Position | SealedList] = [Position(NO_STORE, 0, 0, 0, 0, ()), SealedList((), False)]
-        follower.feed(b"".join([PREAMBLE, *(piece for entry in said for piece in encoded(entry))]))
+        follower.feed(PREAMBLE + NOWHERE)
         with sock, trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(follower.serve)
@@ -195,20 +240,11 @@ def test_a_follower_that_has_come_while_the_leader_recovers_waits_for_its_first_
 def test_what_is_counted_begins_anew_when_the_follower_has_cut_its_log() -> None:
     """`Ack.done` does: else the follower joins only when something more is written."""
 
-    class TruncatingLeader(Leader):
-        def __init__(self) -> None:
-            super().__init__()
-            self.answers = [Truncate(0, 0), Attachment(SimulatedFileSystem())]
-
-        def attach(self, position: Position, files: object, *, needs_image: bool, reads_lives: bool) -> object:
-            return self.answers.pop(0)
-
     async def main() -> None:
-        leader = TruncatingLeader()
-        leader.has_begun = True
+        leader = Attaching()
+        leader.answers = [Truncate(0, 0), Attachment(SimulatedFileSystem())]
         follower, sock = link(leader)
-        said: list[Position | SealedList] = [Position(NO_STORE, 0, 0, 0, 0, ()), SealedList((), False)]
-        follower.feed(b"".join([PREAMBLE, *(piece for entry in said * 2 for piece in encoded(entry))]))
+        follower.feed(PREAMBLE + 2 * NOWHERE)
         with sock, trio.fail_after(30):
             attachment = await follower._attach()
             assert attachment is not None and attachment.sent == 0
@@ -220,34 +256,17 @@ def test_what_is_counted_begins_anew_when_the_follower_has_cut_its_log() -> None
 def test_a_follower_for_which_too_much_was_written_gets_that_over_the_same_link() -> None:
     """(2)"""
 
-    class Behind(Leader):
+    class Behind(Attaching):
         def __init__(self) -> None:
             super().__init__()
-            self.has_begun = True
-            self.host = self
-            self.first, self.second = Attachment(SimulatedFileSystem(), 1), Attachment(SimulatedFileSystem(), 2)
+            self.first, self.second = missing(1), missing(2)
             self.first.is_behind = True
-            self.first.end_lsn = self.second.end_lsn = 64
-            self.first.position = self.second.position = Position(bytes(16), 1, 64, 0, 0, ())
             self.answers = [self.first, self.second]
-            self.detached: list[Attachment] = []
             self.is_settled = trio.Event()
 
         def attach(self, position: Position, files: object, *, needs_image: bool, reads_lives: bool) -> object:
             assert not self.detached, "what is kept for the first one is kept until there is the second"
-            return self.answers.pop(0)
-
-        def detach(self, attachment: Attachment) -> None:
-            self.detached.append(attachment)
-
-        def watch(self, fd: int, on_readable: object) -> None:
-            pass
-
-        def unwatch(self, fd: int) -> None:
-            pass
-
-        async def copy_metadata(self) -> tuple[int, list[object]]:
-            return 5, []
+            return super().attach(position, files, needs_image=needs_image, reads_lives=reads_lives)
 
         def settle(self) -> None:
             trio.from_thread.run_sync(self.is_settled.set)
@@ -255,9 +274,7 @@ def test_a_follower_for_which_too_much_was_written_gets_that_over_the_same_link(
     async def main() -> None:
         leader = Behind()
         follower, sock = link(leader)
-        said: list[Position | SealedList] = [Position(NO_STORE, 0, 0, 0, 0, ((EPOCH, 64),)), SealedList((), False)]
-        position = b"".join(piece for entry in said for piece in encoded(entry))
-        follower.feed(PREAMBLE + position)
+        follower.feed(PREAMBLE + IN_THIS_LIFE)
         decoder = Decoder((CatalogueCopy, Sync, Truncate))
         decoder.feed(PREAMBLE)
 
@@ -274,7 +291,7 @@ def test_a_follower_for_which_too_much_was_written_gets_that_over_the_same_link(
                     Sync(64),
                     Truncate(64, EPOCH),
                 ]
-                sock.sendall(position)
+                sock.sendall(IN_THIS_LIFE)
                 assert await next_entry() == Sync(64), "it has the metadata already"
                 await leader.is_settled.wait()
                 assert leader.detached == [leader.first]
@@ -292,8 +309,7 @@ class Ending(Attachment):
 
     def __init__(self, end: Callable[[], None], *, is_all: bool) -> None:
         super().__init__(SimulatedFileSystem(), 1)
-        self.position = Position(bytes(16), 1, 64, 0, 0, ())
-        self.end_lsn = 64
+        self.position, self.end_lsn = IN_STEP, 64
         self.end, self.is_all = end, is_all
 
     def catch_up(self) -> Iterator[list[bytes | memoryview]]:
@@ -304,34 +320,6 @@ class Ending(Attachment):
             raise AssertionError("nothing more is read")
 
 
-class Attaching(Leader):
-    """A leader that has something for its follower."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_begun = True
-        self.host = self
-        self.attachment: Attachment | None = None
-
-    def attach(self, position: Position, files: object, *, needs_image: bool, reads_lives: bool) -> object:
-        return self.attachment
-
-    def detach(self, attachment: Attachment) -> None:
-        pass
-
-    def watch(self, fd: int, on_readable: object) -> None:
-        pass
-
-    def unwatch(self, fd: int) -> None:
-        pass
-
-    async def copy_metadata(self) -> tuple[int, list[object]]:
-        return 5, []
-
-    def settle(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize("is_all", [True, False])
 def test_a_link_that_ends_while_files_are_read_has_not_caught_its_follower_up(is_all: bool) -> None:
     """(5): one that was given up waits, and another link may have its replica by then."""
@@ -339,13 +327,37 @@ def test_a_link_that_ends_while_files_are_read_has_not_caught_its_follower_up(is
     async def main() -> None:
         leader = Attaching()
         follower, sock = link(leader)
-        leader.attachment = Ending(lambda: follower.end("it has connected again"), is_all=is_all)
-        said: list[Position | SealedList] = [Position(NO_STORE, 0, 0, 0, 0, ((EPOCH, 64),)), SealedList((), False)]
-        follower.feed(PREAMBLE + b"".join(piece for entry in said for piece in encoded(entry)))
+        ending = Ending(lambda: follower.end("it has connected again"), is_all=is_all)
+        leader.answers = [ending]
+        follower.feed(PREAMBLE + IN_THIS_LIFE)
         with sock, trio.fail_after(30):
             await follower.serve()
-        assert not follower.replica.is_live and not leader.attachment.is_live
+        assert not follower.replica.is_live and not ending.is_live
         assert leader.catch_ups.maybe(TWO) is leader.remembered, "it is still behind"
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("says", [b"", b"".join(encoded(Stop("its disk is full")))], ids=["nothing", "why"])
+def test_a_link_that_has_ended_is_not_looked_at_while_a_thread_reads_for_it(says: bytes) -> None:
+    """An end stays readable: every turn of the reactor would look at it until the disk answers."""
+    looked: list[dict[int, Callable[[], None]]] = []
+
+    async def main() -> None:
+        leader = Attaching()
+        follower, sock = link(leader)
+
+        def end() -> None:
+            sock.sendall(says) if says else sock.close()
+            for on_readable in list(leader.watched.values()):
+                on_readable()
+                looked.append(dict(leader.watched))
+
+        leader.answers = [Ending(end, is_all=True)]
+        follower.feed(PREAMBLE + IN_THIS_LIFE)
+        with sock, trio.fail_after(30):
+            await follower.serve()
+        assert looked == [{}]
 
     trio.run(main)
 
@@ -423,8 +435,7 @@ def test_a_follower_that_was_given_up_stays_connected_and_is_attached_when_it_ha
         leader.has_begun = True
         leader.remembered.give_up("slow", time.monotonic())
         follower, sock = link(leader)
-        said: list[Position | SealedList | Ack] = [Position(NO_STORE, 0, 0, 0, 0, ()), SealedList((), False)]
-        follower.feed(b"".join([PREAMBLE, *(piece for entry in said for piece in encoded(entry))]))
+        follower.feed(PREAMBLE + NOWHERE)
         with sock, trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(follower.serve)

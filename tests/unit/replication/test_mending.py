@@ -34,6 +34,7 @@ from warren.replication.leader_mender import LeaderMender
 from warren.replication.mending import Mender, damaged_regions
 from warren.replication.questions import Answering, Questions, answered
 from warren.replication.replica_scrub import ReplicaScrub
+from warren.replication.replica_store import ReplicaStore
 
 FRAME = FRAME_HEADER_BYTES + 64
 FIRST = SEGMENT_HEADER_BYTES
@@ -58,12 +59,19 @@ class Peer(Questions):
 
 def pair(count: int = 20, capacity: int = CAPACITY) -> tuple[ShippedLog, SimulatedFileSystem]:
     """Return a leader, and the disk of a follower that has the same: segments of frames, the last one open."""
+    log, fs, _ = followed(count, capacity)
+    return log, fs
+
+
+def followed(count: int, capacity: int = CAPACITY) -> tuple[ShippedLog, SimulatedFileSystem, ReplicaStore]:
+    """Return them, and the store of that follower."""
     log = ShippedLog(capacity=capacity)
     fs = SimulatedFileSystem()
     log.commit()
-    Wire(log, follower(log, fs))
+    replica = follower(log, fs)
+    Wire(log, replica)
     log.commit(count - 1)
-    return log, fs
+    return log, fs, replica
 
 
 def with_streams() -> tuple[SimulatedFileSystem, SimulatedFileSystem, Stream]:
@@ -303,12 +311,7 @@ def test_a_leader_mends_a_chunk_that_cannot_be_read() -> None:
 
 
 def test_a_follower_finds_and_mends_what_is_damaged_in_a_pass() -> None:
-    log = ShippedLog()
-    fs = SimulatedFileSystem()
-    log.commit()
-    replica = follower(log, fs)
-    Wire(log, replica)
-    log.commit(29)
+    log, fs, replica = followed(30)
     scrub = ReplicaScrub(replica, SealedCopy(fs), lambda: [Peer(log.fs)])
     right = segments(fs)
     scrub.look_at_all()
@@ -320,12 +323,7 @@ def test_a_follower_finds_and_mends_what_is_damaged_in_a_pass() -> None:
 
 
 def test_a_follower_without_an_answer_counts_the_damage_until_it_is_mended() -> None:
-    log = ShippedLog()
-    fs = SimulatedFileSystem()
-    log.commit()
-    replica = follower(log, fs)
-    Wire(log, replica)
-    log.commit(29)
+    log, fs, replica = followed(30)
     peers: list[Questions] = [Peer(log.fs, lambda data: bytes(len(data)))]
     scrub = ReplicaScrub(replica, SealedCopy(fs), lambda: peers)
     fs.flip_bit(segment_path(1), FIRST + 3 * FRAME + 60, 3)
@@ -340,12 +338,7 @@ def test_a_follower_without_an_answer_counts_the_damage_until_it_is_mended() -> 
 @pytest.mark.parametrize("is_found_before", [True, False])
 def test_damage_in_a_segment_that_is_no_longer_needed_does_not_count(is_found_before: bool) -> None:
     """(4): between two looks at it the segment may be removed, and nobody could ever mend it."""
-    log = ShippedLog()
-    fs = SimulatedFileSystem()
-    log.commit()
-    replica = follower(log, fs)
-    Wire(log, replica)
-    log.commit(29)
+    _, fs, replica = followed(30)
     scrub = ReplicaScrub(replica, SealedCopy(fs), list)
     fs.flip_bit(segment_path(1), FIRST + 3 * FRAME + 60, 3)
     if is_found_before:
@@ -363,12 +356,7 @@ def test_damage_in_a_segment_that_is_no_longer_needed_does_not_count(is_found_be
 
 
 def test_nothing_is_put_into_a_file_that_may_have_become_another_one() -> None:
-    log = ShippedLog()
-    fs = SimulatedFileSystem()
-    log.commit()
-    replica = follower(log, fs)
-    Wire(log, replica)
-    log.commit(9)
+    _, fs, replica = followed(10)
     generation = replica.generation
     replica.open()
     before = fs.contents()
