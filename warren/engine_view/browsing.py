@@ -51,8 +51,8 @@ class Outstanding:
     One that is answered meanwhile is among them.
     """
 
-    def __init__(self, queue: BaseQueue, entries: list[list[Delivery | None]]) -> None:
-        self._runs = (run for each in entries for run in _runs(queue, each))
+    def __init__(self, queue: BaseQueue, entries: list[Delivery | None]) -> None:
+        self._runs = _runs(queue, entries)
 
     def __iter__(self) -> Iterator[list[tuple[int, Message]]]:
         """Yield places and messages, no more of them than one turn is good for. Callers give way meanwhile."""
@@ -115,16 +115,19 @@ class Browsing:
     def outstanding(self, queue: QueueRef) -> Outstanding:
         """Return the deliveries that are not answered at present."""
         assert isinstance(queue, BaseQueue)
-        found: list[list[Delivery | None]] = []
+        found: list[Delivery | None] = []
         for connection in self._broker.connections.values():
             if connection.login.vhost_name == queue.vhost_name:
                 for channel in connection.channels.values():
                     if isinstance(channel, Session) and channel.ledger.unacked_count:
-                        found.append(channel.ledger.unanswered())
+                        found += channel.ledger.unanswered()
         return Outstanding(queue, found)
 
     def unacked(self, queue: QueueRef) -> Iterator[tuple[Message, Holder] | None]:
-        """Yield each delivery that was not answered, and None now and then. Callers may give way meanwhile."""
+        """Yield each delivery that was not answered, and None before each channel and each part of a long one.
+
+        Callers may give way meanwhile.
+        """
         assert isinstance(queue, BaseQueue)
         now_s = self._broker.now_s
         for connection in list(self._broker.connections.values()):
@@ -133,6 +136,7 @@ class Browsing:
             for channel in list(connection.channels.values()):
                 if not isinstance(channel, Session):
                     continue
+                yield None
                 for run in _runs(queue, channel.ledger.unanswered()):
                     yield None
                     for delivery in run:

@@ -155,6 +155,32 @@ def test_what_clients_have_is_told_in_runs_and_as_it_was_when_asked() -> None:
     assert list(itertools.chain(*had)) == [], "it is told once"
 
 
+def test_what_many_clients_have_is_told_in_few_runs() -> None:
+    """Also if they have messages of other queues: each run is merged with the others, and takes a turn."""
+    harness = Harness()
+    view = EngineView(harness.broker, harness.settle)
+    clients = [harness.channel() for _ in range(20)]
+    clients[0].declare("r")
+    for at, client in enumerate(clients):
+        client.declare(f"q{at % 2}")
+        client.publish("", f"q{at % 2}", b"x")
+        client.publish("", "r", b"x")
+        client.get(f"q{at % 2}")
+        client.get("r")
+    (run,) = view.browsing.outstanding(QueueRef(harness.queue("q0")))
+    assert len(run) == 10
+
+
+def test_looking_for_what_clients_have_gives_way_at_each_client() -> None:
+    """There may be very many that have nothing."""
+    harness = Harness()
+    view = EngineView(harness.broker, harness.settle)
+    clients = [harness.channel() for _ in range(20)]
+    clients[0].declare("q")
+    told = list(view.browsing.unacked(QueueRef(harness.queue("q"))))
+    assert told == [None] * len(clients)
+
+
 def test_a_sorted_list_is_kept_until_the_queues_change() -> None:
     viewed = Viewed()
     view = viewed.view
