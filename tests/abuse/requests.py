@@ -23,7 +23,7 @@ from broker_process import WarrenProcess
 from integration.management.client import Api
 
 from . import scene
-from .attacks import VHOST
+from .attack_words import VHOST
 
 PREPARE_EVERY: Final = 100
 # Requests that would end the attack: users and vhosts of the attack itself, connections of the client.

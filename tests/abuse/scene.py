@@ -16,7 +16,7 @@ from broker_process import WarrenProcess, wait_until
 from integration.certificates import Authority
 from integration.management.client import EVERYTHING, Api
 
-from .attacks import VHOST
+from .attack_words import VHOST
 from .bystander import QUEUE, Bystander
 
 ATTACK_DEADLINE_S = 150.0
