@@ -22,7 +22,7 @@ At the upstream, all durable but for its auto-delete exchange, under names that 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -62,6 +62,13 @@ def upstream_queue_name(exchange: str, upstream_vhost: str, cluster_name: str, v
     elif downstream != exchange:
         place += f":{downstream}"
     return f"federation: {exchange} -> {place}"
+
+
+def upstream_objects(exchange: LocalExchange, upstream: Upstream) -> frozenset[Hashable]:
+    """Return an element for each place where a link of `exchange` to `upstream` may have its queue."""
+    name = exchange.declaration.name
+    followed = upstream.exchange or name
+    return frozenset((exchange.vhost, name, followed, uri.host, uri.port, uri.vhost) for uri in upstream.uris)
 
 
 def bound_from(
@@ -356,19 +363,12 @@ class ExchangeLink(FederationLink):
 
         return rewrite
 
-    def shares_with(self, other: FederationLink) -> bool:
-        return (
-            isinstance(other, ExchangeLink)
-            and other.upstream_exchange == self.upstream_exchange
-            and not self._places().isdisjoint(other._places())
-        )
+    def upstream_objects(self) -> frozenset[Hashable]:
+        return upstream_objects(self._exchange, self.upstream)
 
     def leaves_for(self, other: FederationLink) -> bool:
         # Other URIs may be another way to the same broker, whose queue has messages.
         return isinstance(other, ExchangeLink) and other.upstream_exchange != self.upstream_exchange
-
-    def _places(self) -> set[tuple[str, int, str]]:
-        return {(uri.host, uri.port, uri.vhost) for uri in self.upstream.uris}
 
     async def clean_up(self) -> None:
         if not self.upstream.cleans_up:

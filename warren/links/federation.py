@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 
 import trio
 
@@ -93,9 +93,9 @@ class FederationLink(ABC):
         if failures:
             raise failures[0].fresh()
 
-    def shares_with(self, other: FederationLink) -> bool:
-        """Tell whether another link of the same exchange or queue uses what this one has made upstream."""
-        return False
+    def upstream_objects(self) -> frozenset[Hashable]:
+        """Return what this link may have made upstream; a link that would make the same has an equal element."""
+        return frozenset()
 
     def leaves_for(self, other: FederationLink) -> bool:
         """Tell whether `other`, which takes the place of this link, does not use what this one has made upstream."""

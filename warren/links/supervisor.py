@@ -5,7 +5,8 @@
    parameter or policy does not affect the links that run.
 2. A link never runs twice: a changed link starts when the former one has ended.
 3. A link that is removed for good cleans up at its upstream, for `CLEAN_UP_S` at most; so does one that is to use
-   another object there. A link that stops because the broker stops does not, nor one whose objects another link uses.
+   another object there. A link that stops because the broker stops does not, nor one whose objects another link has
+   or will have.
 4. Status, logs and reasons hold no credentials.
 5. A vhost has `LINKS_MAX` links at most: the first of its shovels, federated exchanges and federated queues. Attempts
    begin one after the other (`links.starts`), and the wanted links are computed in pieces: policies and upstreams
@@ -30,7 +31,7 @@ from warren.amqp_client.redaction import redact
 from warren.links import shovel, upstreams
 from warren.links.amqp_client import ClientSettings
 from warren.links.endpoints import Endpoints
-from warren.links.exchange_federation import ExchangeLink
+from warren.links.exchange_federation import ExchangeLink, upstream_objects
 from warren.links.federation import FederationLink
 from warren.links.host import Host, LocalBinding, LocalExchange, LocalQueue, Policy
 from warren.links.queue_federation import QueueLink
@@ -118,6 +119,8 @@ class Supervisor:
         self._told: set[tuple[str, str, str, str]] = set()  # parameters that cannot be used, in the log already
         self._crowded: set[str] = set()  # vhosts that want more links than they may have, in the log already
         self._starts = Starts()
+        # The objects upstream of all links that there should be. Not of those that run: while one is changed, it ends.
+        self._in_use: set[Hashable] = set()
 
     # --- calls of the host ----------------------------------------------------------------------------------------
 
@@ -246,6 +249,7 @@ class Supervisor:
             await pace.note(cost)
         self._tell(book)
         resolved: dict[tuple[str, Policy], list[upstreams.Upstream]] = {}
+        in_use: set[Hashable] = set()
 
         async def upstreams_of(each: LocalExchange | LocalQueue) -> list[upstreams.Upstream]:
             await trio.lowlevel.checkpoint()
@@ -266,11 +270,15 @@ class Supervisor:
             for upstream in await upstreams_of(exchange):
                 key = ("exchange", exchange.vhost, exchange.declaration.name, upstream.name)
                 want(key, (exchange, upstream), partial(ExchangeLink, exchange, upstream, self._endpoints))
+                if key in wanted:
+                    in_use |= upstream_objects(exchange, upstream)
+                    await pace.note(len(upstream.uris))
         for queue in await self._host.federated_queues():
             for upstream in await upstreams_of(queue):
                 key = ("queue", queue.vhost, queue.declaration.name, upstream.name)
                 want(key, (queue, upstream), partial(QueueLink, queue, upstream, self._endpoints))
         self._tell_crowded({vhost for vhost, count in counts.items() if count > LINKS_MAX})
+        self._in_use = in_use
         return wanted
 
     def _tell_crowded(self, vhosts: set[str]) -> None:
@@ -304,7 +312,7 @@ class Supervisor:
             # It is done, and stays to be looked at until its parameter is gone or another one.
             self.definitions_changed()
             return
-        if entry.removed and isinstance(link, FederationLink) and not self._has_heir(entry, link):
+        if entry.removed and isinstance(link, FederationLink) and link.upstream_objects().isdisjoint(self._in_use):
             try:
                 with trio.fail_after(CLEAN_UP_S):
                     await link.clean_up()
@@ -315,14 +323,6 @@ class Supervisor:
         if self._entries.get(entry.key) is entry:
             self._drop(entry)
         self.definitions_changed()
-
-    def _has_heir(self, entry: _Entry, link: FederationLink) -> bool:
-        """Tell whether another link that stays has the same objects upstream, as after its upstream was renamed."""
-        return any(
-            isinstance(each.link, FederationLink) and not each.removed and link.shares_with(each.link)
-            for each in self._of(*entry.key[:3])
-            if each is not entry
-        )
 
     async def _attempts(self, entry: _Entry, link: Shovel | FederationLink) -> None:
         while True:

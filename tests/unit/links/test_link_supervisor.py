@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -248,6 +249,19 @@ def test_each_upstream_of_a_queue_is_a_link_and_goes_with_the_policy() -> None:
 UPSTREAM = {"uri": "amqp://one", "exchange": "there"}
 
 
+@contextmanager
+def clean_ups() -> Iterator[list[str]]:
+    """Yield the upstream exchanges whose queues links remove meanwhile."""
+    gone: list[str] = []
+
+    async def clean_up(link: ExchangeLink) -> None:
+        await trio.lowlevel.checkpoint()
+        gone.append(link.upstream_exchange)
+
+    with patch.object(ExchangeLink, "clean_up", clean_up):
+        yield gone
+
+
 @pytest.mark.parametrize(
     ("name", "value", "cleaned"),
     [
@@ -263,11 +277,6 @@ UPSTREAM = {"uri": "amqp://one", "exchange": "there"}
 )
 def test_the_queue_upstream_goes_with_the_last_link_that_uses_it(name: str, value: object, cleaned: list[str]) -> None:
     """Its name does not hold that of the upstream: a renamed upstream has the queue of the former, and its messages."""
-    gone: list[str] = []
-
-    async def clean_up(link: ExchangeLink) -> None:
-        await trio.lowlevel.checkpoint()
-        gone.append(link.upstream_exchange)
 
     async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
         host.definitions["federation-upstream", "/", "up"] = UPSTREAM
@@ -282,7 +291,34 @@ def test_the_queue_upstream_goes_with_the_last_link_that_uses_it(name: str, valu
         assert [key[3] for key in supervisor._entries] == [name][: len(name)]
         assert gone == cleaned
 
-    with patch.object(ExchangeLink, "clean_up", clean_up):
+    with clean_ups() as gone:
+        run(test)
+
+
+def test_a_queue_upstream_stays_for_a_link_that_begins_later() -> None:
+    """The former link has ended, and its heir is changed at the same time and not there yet."""
+
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        for name in ("former", "heir"):
+            host.definitions["federation-upstream", "/", name] = UPSTREAM
+        exchange = ExchangeDeclaration("x", "topic", durable=True)
+        host.federate(LocalExchange("/", exchange, Policy(upstream_set="all")))
+        await trio.sleep(1)
+        del host.definitions["federation-upstream", "/", "former"]
+        host.definitions["federation-upstream", "/", "heir"] = UPSTREAM | {"prefetch-count": 1}
+        with patch.object(supervisor, "_begin", lambda *rest: None):
+            host.changed()
+            await trio.sleep(1)
+        assert not supervisor._entries and gone == []
+        host.changed()
+        await trio.sleep(1)
+        assert [key[3] for key in supervisor._entries] == ["heir"]
+        del host.definitions["federation-upstream", "/", "heir"]
+        host.changed()
+        await trio.sleep(1)
+        assert gone == ["there"]
+
+    with clean_ups() as gone:
         run(test)
 
 
