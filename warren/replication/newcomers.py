@@ -1,7 +1,7 @@
 """Peers at the cluster port that have yet to prove that they know the secret.
 
 1. There are at most `NEWCOMERS_MAX`. One more takes the place of another one: from the address that has most places,
-   first one that has said nothing, then the oldest. So silent peers, however many, do not keep others out.
+   first one whose first message has not come, then the oldest. So silent peers, however many, do not keep others out.
 2. A newcomer whose place is taken is disconnected at once; `Newcomers.enter` cancels its scope.
 """
 
@@ -23,7 +23,7 @@ class Newcomer:
 
     address: str
     scope: trio.CancelScope
-    has_spoken: bool = False
+    has_spoken: bool = False  # its first message has come
     lost_place: bool = field(default=False)
 
 

@@ -14,12 +14,14 @@ import errno
 import secrets
 import socket
 import ssl
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import trio
 
-from warren.replication.handshake import NONCE_BYTES, FollowerSide, Node, Refused
+from warren.replication.handshake import NONCE_BYTES, FollowerSide, LeaderSide, Node, Refused
 from warren.replication.identity import Identity
+from warren.replication.newcomers import Newcomer
 from warren.replication.wire import TlsWire, Wire, shake_hands
 from warren.server.client_of_node import ClientOfNode
 from warren.server.management import NoLeader, Passage
@@ -73,6 +75,26 @@ async def meet_leader(wire: Wire, identity: Identity, me: Node) -> FollowerSide:
         wire.put([refused.tell])
         raise
     return side
+
+
+def accepting_side(identity: Identity, me: Node) -> LeaderSide:
+    """Return the side of the node `me` for a connection that it has accepted."""
+    return LeaderSide(identity.secret, me, secrets.token_bytes(NONCE_BYTES), identity.certificate)
+
+
+async def meet_follower(wire: Wire, side: LeaderSide, newcomer: Newcomer) -> Mapping[str, Any]:
+    """Have the node that connects prove itself; return its position, see `LeaderSide.proved`.
+
+    Raises:
+        Refused: it does not. The caller tells it so.
+    """
+    while not (challenge := side.challenge()):
+        side.feed(await some(wire))
+    newcomer.has_spoken = True
+    wire.put([challenge])
+    while (about := side.proved()) is None:
+        side.feed(await some(wire))
+    return about
 
 
 async def pass_on(endpoint: Endpoint, identity: Identity, me: Node, client: ClientOfNode) -> Passage:

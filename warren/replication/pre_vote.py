@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,10 +25,10 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from warren.cluster.events import Position, Standing
-from warren.replication.handshake import NONCE_BYTES, LeaderSide, Node, Refused
+from warren.replication.handshake import Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.newcomers import Newcomer, Newcomers
-from warren.replication.passage import accepted, connect, meet_leader, some
+from warren.replication.passage import accepted, accepting_side, connect, meet_follower, meet_leader, some
 from warren.server.logs import get_logger
 from warren.server.setting_kinds import Endpoint
 
@@ -130,17 +129,10 @@ class PositionPort:
             log.error("internal error, the connection is closed", exception=error)
 
     async def _answer(self, sock: socket.socket, newcomer: Newcomer) -> None:
-        identity = self._identity
-        wire = await accepted(sock, identity.accepting)
-        side = LeaderSide(identity.secret, self._me, secrets.token_bytes(NONCE_BYTES), identity.certificate)
+        wire = await accepted(sock, self._identity.accepting)
+        side = accepting_side(self._identity, self._me)
         try:
-            while not (challenge := side.challenge()):
-                side.feed(await some(wire))
-                newcomer.has_spoken = True
-            wire.put([challenge])
-            while (about := side.proved()) is None:
-                side.feed(await some(wire))
-            if not is_question(about):
+            if not is_question(await meet_follower(wire, side, newcomer)):
                 raise Refused(NOT_LEADING, side.refusal(NOT_LEADING, leads=False))
             wire.put([side.welcome(answer(*self._standing()))])
         except Refused as refused:

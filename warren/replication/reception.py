@@ -12,7 +12,6 @@ The proofs are in ``handshake``; a follower that was let in is handled in ``link
 
 from __future__ import annotations
 
-import secrets
 import socket
 import time
 from collections.abc import Mapping
@@ -26,11 +25,11 @@ from warren.replication.advertised import told_urls
 from warren.replication.entries import PREAMBLE
 from warren.replication.followers import Followers
 from warren.replication.format_level import LEVEL_TOLD, told_level, told_life, told_trouble, told_version
-from warren.replication.handshake import NONCE_BYTES, LeaderSide, Node, Refused
+from warren.replication.handshake import LeaderSide, Node, Refused
 from warren.replication.identity import Identity
 from warren.replication.link_to_follower import Feeder, LinkToFollower
 from warren.replication.newcomers import Newcomer, Newcomers
-from warren.replication.passage import accepted, some
+from warren.replication.passage import accepted, accepting_side, meet_follower
 from warren.replication.pre_vote import answer, is_question
 from warren.replication.rare_warnings import RareWarnings
 from warren.replication.wire import Wire
@@ -147,16 +146,11 @@ class Reception:
             Refused: the peer is not a follower, or is not accepted.
             OSError: the connection, or its TLS, has failed.
         """
-        leader, identity = self._leader, self._identity
-        wire = await accepted(sock, identity.accepting)
-        side = LeaderSide(identity.secret, leader.me, secrets.token_bytes(NONCE_BYTES), identity.certificate)
+        leader = self._leader
+        wire = await accepted(sock, self._identity.accepting)
+        side = accepting_side(self._identity, leader.me)
         try:
-            while not (challenge := side.challenge()):
-                side.feed(await some(wire))
-            newcomer.has_spoken = True
-            wire.put([challenge])
-            while (about := side.proved()) is None:
-                side.feed(await some(wire))
+            about = await meet_follower(wire, side, newcomer)
             assert side.follower is not None
             if side.client is not None:
                 self._take_client(wire, side, side.client)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -12,9 +11,10 @@ from free_ports import free_port
 
 from warren.cluster.events import Position, Standing
 from warren.replication import cluster_port
-from warren.replication.handshake import NONCE_BYTES, LeaderSide, Node, Refused
+from warren.replication.handshake import Node, Refused
 from warren.replication.identity import Identity
-from warren.replication.passage import accepted, connect, meet_leader, some
+from warren.replication.newcomers import Newcomer
+from warren.replication.passage import accepted, accepting_side, connect, meet_follower, meet_leader, some
 from warren.replication.pre_vote import PositionPort, Told, ask
 from warren.server.setting_kinds import Endpoint
 
@@ -101,12 +101,8 @@ def test_a_node_that_proves_itself_is_reached_whatever_it_says(answer: dict[str,
             await trio.lowlevel.wait_readable(listener)
             sock, _ = listener.accept()
             wire = await accepted(sock, None)
-            side = LeaderSide(SECRET.secret, TWO, secrets.token_bytes(NONCE_BYTES))
-            while not (challenge := side.challenge()):
-                side.feed(await some(wire))
-            wire.put([challenge])
-            while side.proved() is None:
-                side.feed(await some(wire))
+            side = accepting_side(SECRET, TWO)
+            await meet_follower(wire, side, Newcomer("nowhere", trio.CancelScope()))
             wire.put([side.welcome(answer) if answer else side.refusal("it has another store")])
             await trio.sleep_forever()
 
