@@ -4,6 +4,8 @@
    is in one frame with everything else that was stored in the same call of the engine.
 2. After a restart the lane reads its records and tells `found` of each, then `all_found`.
 3. A damaged record is reported, and stays: its owner is unknown, and only an operator gives it up.
+4. A closed lane stores nothing. Work that began before, a publish to very many queues for instance, may end later: its
+   record would be for a later owner of the name, after a restart.
 """
 
 from __future__ import annotations
@@ -34,13 +36,16 @@ class RecordLane(IndexOwner):
         self.index: QueueIndex | None = None  # None: nothing was ever stored
         self.next_number: i64 = 0
         self.is_restoring: bool = False
+        self.is_closed: bool = False  # its owner is deleted
         self._vhost = vhost
         self._name = name
         self._in_batch: dict[int, Message] = {}  # the records in the open batch
         self._restore_end: i64 = 0
 
     def put(self, number: i64, body: bytes, time_ms: i64) -> None:
-        """Store a record under a free number."""
+        """Store a record under a free number, unless the lane is closed."""
+        if self.is_closed:
+            return
         index = self.index
         log = self.log
         if index is None:
@@ -68,12 +73,13 @@ class RecordLane(IndexOwner):
         self._in_batch.clear()
 
     def close(self) -> None:
-        """Delete the index."""
+        """Delete the index, for good."""
         if self.index is not None:
             self.log.delete_queue(self.index)
             self.index = None
         self._in_batch.clear()
         self.is_restoring = False
+        self.is_closed = True
 
     def batch_closed(self) -> None:
         """Note the places of the records, which are known now."""

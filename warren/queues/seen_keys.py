@@ -173,6 +173,8 @@ class SeenKeys(Timer):
 
     def add(self, keys: MessageKeys, message: Message, stored: bool) -> None:
         """Remember `message`, which was accepted just now; `stored`: it goes into the log if it is persistent."""
+        if self._keys.is_closed:
+            return  # its exchange went with the vhost while the message was on its way to very many queues
         stored = stored and self._durable and message.persistent
         if stored:
             message.awaits_batch = True

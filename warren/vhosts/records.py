@@ -40,7 +40,6 @@ class VhostRecords(RecordLane):
         self._free: list[int] = []  # numbers below the next one
         self._serial: i64 = 0
         self._found: list[tuple[int, int, str, bytes]] = []  # serial, number, name, value
-        self._is_closed: bool = False
 
     def __len__(self) -> int:
         return len(self._records)
@@ -57,7 +56,7 @@ class VhostRecords(RecordLane):
     def store(self, name: str, value: bytes) -> None:
         """Remember `value` under `name`, in place of an earlier value. The caller settles the turn."""
         assert not self.is_restoring
-        if self._is_closed:
+        if self.is_closed:
             return
         record = self._records.get(name)
         number: i64 = 0
@@ -116,7 +115,6 @@ class VhostRecords(RecordLane):
     def close(self) -> None:
         """Release everything: the vhost is deleted."""
         super().close()
-        self._is_closed = True
         self._records.clear()
         self._free = []
         self._found = []

@@ -11,6 +11,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import decode_table, encode_table
 from warren.channels.wide_publish import QUEUES_AT_ONCE
+from warren.vhosts.metadata import VhostDelete
 
 MANY = QUEUES_AT_ONCE + 100
 EMPTY = encode_table({})
@@ -205,6 +206,20 @@ def test_a_publish_to_an_exchange_that_drops_repetitions_takes_turns(durable: bo
     wide.harness.settle()
     assert wide.answers() == [m.BasicAck(1, False)] and wide.counts() == {1}
     assert not wide.harness.vhost.has_claims()
+
+
+@pytest.mark.parametrize("header", [{"x-deduplication-header": "k1"}, {"x-producer": "p", "x-seq": 7}])
+def test_nothing_is_remembered_of_a_publish_whose_vhost_is_deleted_meanwhile(header: dict[str, object]) -> None:
+    """A later vhost of the name would find the key after a restart, and drop messages. ``record_lane.py`` (4)"""
+    wide = Once(durable=True)
+    seen = wide.harness.vhost.seen_keys["once"]
+    wide.once(wide.client, b"one", **header)
+    assert wide.counts() == {0, 1}
+    wide.harness.broker.administer(VhostDelete("/"))
+    wide.harness.settle()
+    assert len(wide.harness.broker.work) == 0
+    assert wide.harness.indexes == []
+    assert (seen.count(), seen.producer_count()) == (0, 0)
 
 
 @DURABILITY
