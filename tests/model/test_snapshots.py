@@ -495,10 +495,42 @@ def test_what_an_earlier_process_left_is_removed_and_all_at_the_end(tmp_path: Pa
     assert list(place.directory.iterdir()) == []
 
 
+def test_a_start_that_takes_long_removes_no_snapshot_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path)
+    place.publish(5)
+    place.directory.mkdir()
+    (place.directory / "7").write_text("left")
+    is_made = threading.Event()
+    empty = snapshots_module._empty
+
+    def late(*arguments: Any) -> None:
+        assert is_made.wait(30)
+        empty(*arguments)
+
+    monkeypatch.setattr(snapshots_module, "_empty", late)
+
+    async def live() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(place.snapshots.run)
+            found = place.snapshots.begin(QueueRef(place.broker.queue("q")), "id", "", 60, nursery, unacked=False)
+            await found.over.wait()
+            is_made.set()
+            while (place.directory / "7").exists():
+                await trio.sleep(0)
+            await trio.testing.wait_all_tasks_blocked()
+            assert found.path.exists()
+            nursery.cancel_scope.cancel()
+
+    trio.run(live)
+
+
 def test_a_snapshot_ends_with_its_vhost_even_if_that_is_declared_again(tmp_path: Path) -> None:
     harness = DurableHarness()
     harness.channel().declare("q", durable=True)
     snapshots = Snapshots(cast(Management, Desk(cast(RestartingBroker, harness))), tmp_path)
+    clock = MockClock()  # by hand: it would run on while threads work, and they know nothing of it
 
     async def live() -> None:
         async with trio.open_nursery() as nursery:
@@ -511,14 +543,14 @@ def test_a_snapshot_ends_with_its_vhost_even_if_that_is_declared_again(tmp_path:
             harness.settle()
             harness.broker.administer(VhostPut("/"), "")
             assert snapshots.maybe_find("/", "q", made.id) is None and snapshots.of(["/"]) == []
-            await trio.sleep(snapshots_module.CHECK_S + 1)
             await trio.testing.wait_all_tasks_blocked()
+            clock.jump(snapshots_module.CHECK_S)
+            while made.path.exists():
+                await trio.sleep(0)
             assert not snapshots._snapshots
-            while made.path.exists():  # a thread removes it, and threads know nothing of this clock
-                await trio.sleep(1)
             nursery.cancel_scope.cancel()
 
-    trio.run(live, clock=MockClock(autojump_threshold=0))
+    trio.run(live, clock=clock)
 
 
 def test_files_are_removed_in_a_thread_since_large_ones_take_long(

@@ -283,7 +283,7 @@ class Snapshots:
     async def run(self) -> None:
         """Remove files of an earlier process, and files whose time is over, until cancelled; then all files."""
         try:
-            await in_thread(SNAPSHOTS, _empty, self._directory)
+            await in_thread(SNAPSHOTS, _empty, self._directory, f"{self._run}-")
             while True:
                 self._changed = trio.Event()
                 for snapshot in list(self._snapshots.values()):
@@ -453,11 +453,12 @@ def _append(file: int, directory: Path, columns: Columns, minimum_bytes: int) ->
     return size
 
 
-def _empty(directory: Path) -> None:
-    """Remove all files of a directory; it has only files of ours."""
+def _empty(directory: Path, kept: str) -> None:
+    """Remove the files of a directory, but not those whose names begin with `kept`; it has only files of ours."""
     if directory.is_dir():
         for path in directory.iterdir():
-            _unlink(path)
+            if not path.name.startswith(kept):
+                _unlink(path)
 
 
 def _unlink(path: Path) -> None:
