@@ -28,9 +28,6 @@ REASONS = {
     "server/application.py": {"Application": "it puts the parts of the process together, and ends them"},
     "server/management.py": {"Management": "a record: what plugins get"},
     "server/settings.py": {"Settings": "a record: a field for each setting"},
-    "spark_bridge/control.py": {
-        "BrokerClient": "a method for each request of the management API that the bridge makes"
-    },
     "spark_bridge/options.py": {"ReadOptions": "a record: a field for each option"},
     "testing/broker.py": {
         "Broker": "the interface for test suites: a method for each thing that a test asks of a broker"

@@ -25,8 +25,8 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
+from warren.spark_bridge.api_connection import ClientTls, connection_to
 from warren.spark_bridge.bridge_errors import BrokerError, CorruptBody, NotAllowed, NotFound, Unreachable, UsageError
-from warren.spark_bridge.control import ClientTls, connection_to
 
 ANSWER_BYTES_MAX: Final = 4 << 20
 REFERENCES_MAX: Final = 200

@@ -30,8 +30,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from warren.spark_bridge.amqp_publisher import Publisher
+from warren.spark_bridge.api_connection import ClientTls
 from warren.spark_bridge.bridge_errors import BridgeError, BrokerError, Refused, Unreachable
-from warren.spark_bridge.control import BrokerClient, ClientTls, Committed
+from warren.spark_bridge.control import BrokerClient, Committed
 from warren.spark_bridge.frames import PART_BYTES_MOST, bounds_of, content_of, too_large
 from warren.spark_bridge.options import OptionError
 from warren.spark_bridge.spark_types import to_arrow
