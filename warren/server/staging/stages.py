@@ -19,6 +19,7 @@ and the stages of the batch. It publishes them as the committing user would over
    a queue would refuse a message, or the user may not publish it. A batch whose plan is stored stops where that
    happens. Committing it again continues from there, with the stages that it began with.
    A stage without a part below its last one is not published: its beginning was removed while it was written.
+   A stage without any part is not published either: its first one could not be stored.
 4. A commit is answered when the commit, and every queue that received messages from it, is synced. A part is answered
    when it is synced.
 5. A commit continues even if no client waits for it any longer. Another request for the same batch waits for the same
@@ -300,9 +301,7 @@ class Stages:
         except OSError as error:
             raise NoRoom(f"the part cannot be stored: {error.strerror}") from None
         finally:
-            # Also when it was cancelled before it had the lock. The next request that has the lock sees to it else.
-            if not stage.parts and not stage.lock.locked() and self._stages.get(key) is stage:
-                self._forget(stage)
+            self._forget_if_empty(stage)  # also when it was cancelled before it had the lock
         return head.messages
 
     def _check_room(self, user: str, size: int) -> None:
@@ -369,6 +368,11 @@ class Stages:
         if query is None or stage.vhost not in self._view.vhosts:
             return False
         return (stage.vhost, query) in self._commits or CommitNotes(self._view.records.of(stage.vhost)).has_plan(query)
+
+    def _forget_if_empty(self, stage: Stage) -> None:
+        """Forget a stage without a part, unless another request has its lock and sees to it."""
+        if not stage.parts and not stage.lock.locked() and self._stages.get((stage.vhost, stage.name)) is stage:
+            self._forget(stage)
 
     def _forget(self, stage: Stage) -> None:
         del self._stages[stage.vhost, stage.name]
@@ -586,6 +590,7 @@ class Stages:
         elif not self._has_plan(commit):
             for stage in needed:
                 stage.needed_by = None
+                self._forget_if_empty(stage)
         else:
             reason = str(commit.error) if commit.error is not None else "some of the messages would reach no queue"
             log.warning(
@@ -704,12 +709,14 @@ async def _cells(scan: PublishScan, content: bytes) -> list[Cell]:
 
 
 def _check_whole(stage: Stage) -> None:
-    """Make sure that a stage has all parts up to its last one.
+    """Make sure that a stage has parts, and all up to its last one.
 
     Raises:
         NoStage: it lacks one.
     """
-    if max(stage.parts, default=-1) < len(stage.parts):
+    if not stage.parts:
+        raise NoStage(f"stage '{stage.name}' in vhost '{stage.vhost}' has no part: its first one could not be stored")
+    if max(stage.parts) < len(stage.parts):
         return
     gap = next(number for number in range(len(stage.parts)) if number not in stage.parts)
     raise NoStage(

@@ -256,3 +256,39 @@ def test_a_part_that_is_written_while_its_commit_begins_counts(tmp_path: Path, l
     noted = CommitNotes(life.harness.vhost.records).maybe_note("query")
     assert (None if noted is None else noted.staged) == (3 if late == 1 else None)
     assert life.bodies() == ([b"0", b"1", b"2"] if late == 1 else [])
+
+
+def test_a_stage_whose_only_part_cannot_be_stored_is_not_published(tmp_path: Path) -> None:
+    """Its commit began while the part was written."""
+    life = with_queue(tmp_path)
+    has_begun = threading.Event()
+
+    def refuse(head: PartHead, content: bytes) -> None:
+        assert has_begun.wait(30)
+        raise OSError(28, "No space left on device")
+
+    life.stages._files.write = refuse  # type: ignore[method-assign]
+
+    async def scenario(found: Stages) -> None:
+        await names_of(found)
+
+        async def write() -> None:
+            with pytest.raises(NoRoom):
+                await put(found, "a", content(b"0"))
+
+        async def begin() -> None:
+            with pytest.raises(NoStage, match="stage 'a' in vhost '/' has no part"):
+                await commit(life, 0, "a")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            while ("/", "a") not in found._stages or not found._stages["/", "a"].lock.locked():
+                await trio.sleep(0.001)
+            nursery.start_soon(begin)
+            while found._stages["/", "a"].needed_by is None:
+                await trio.sleep(0.001)
+            has_begun.set()
+        assert await names_of(found) == [] and not found._used
+
+    life.run(scenario)
+    assert CommitNotes(life.harness.vhost.records).maybe_note("query") is None
