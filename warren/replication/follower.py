@@ -115,6 +115,7 @@ class Follower:
         self.metadata = metadata
         self.urls: list[str] = []  # of its management API, as others reach it
         self.over = trio.Event()  # its life as a follower
+        self._running = trio.CancelScope()  # `run`
         self.failure = ""  # the failure of the disk: its content is unknown since
         self.reason = "not connected yet"  # why it is not connected
         self.leader: Node | None = state.leader
@@ -187,7 +188,8 @@ class Follower:
         if self.promotion.is_done:
             raise NotPromoted("it is being promoted already")
         assert self._endpoint is not None
-        if self._link is not None or await self._introduction.is_answered(self._endpoint):
+        answers = self._link is not None or await self._introduction.is_answered(self._endpoint)
+        if answers or self.current_leader() is not None:  # it may have come while it was asked
             raise NotPromoted(
                 f"the leader at {self._endpoint} answers: stop it first, or there are two that confirm messages"
             )
@@ -202,7 +204,7 @@ class Follower:
             "promoted: this node is a leader from now on", accept_loss=accept_loss, lsn=self._replica.synced_lsn
         )
         self.promotion.is_done = True
-        self.over.set()
+        self._end()
         return {"lsn": self._replica.synced_lsn, "epoch": self.next_epoch(), "note": doubt or self._note()}
 
     async def recover(self, accept_loss: bool) -> dict[str, Any]:
@@ -298,7 +300,7 @@ class Follower:
     def elected(self, epoch: int) -> None:
         """End following, and have this process continue as the leader of `epoch`."""
         self.promotion.elect(epoch)
-        self.over.set()
+        self._end()
 
     def stop_acknowledging(self) -> None:
         """Stop acknowledging: nothing more is said over this link."""
@@ -313,7 +315,16 @@ class Follower:
     # --- its life ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow for ever, or until the disk fails."""
+        """Follow until this node leads, or until the disk fails."""
+        with trio.CancelScope() as self._running:
+            await self._follow()
+
+    def _end(self) -> None:
+        """End this life: no leader is connected to, and nothing is acknowledged, from now on."""
+        self.over.set()
+        self._running.cancel()
+
+    async def _follow(self) -> None:
         least, most = PAUSE_S
         pause_s = least
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -17,11 +18,13 @@ from warren.replication.entries import Beacon
 from warren.replication.follower import Follower
 from warren.replication.handshake import Node
 from warren.replication.identity import Identity
+from warren.replication.introduction import Introduction
 from warren.replication.last_contact import NAME, Contact
 from warren.replication.link_to_leader import LinkToLeader
 from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.promotion import SURE_S
 from warren.replication.replica_store import ReplicaStore
+from warren.replication.wire import Wire
 from warren.server.management import NotPromoted
 from warren.server.setting_kinds import Endpoint
 
@@ -108,6 +111,45 @@ def test_who_was_in_sync_a_moment_ago_is_promoted(tmp_path: Path) -> None:
     two = standby(tmp_path, Replica(), min_in_sync=2)
     heard(two)
     assert promoted(two) == ""
+
+
+class NoLeader(Introduction):
+    """Nobody connects to a leader; `meanwhile` happens while it is asked whether one answers."""
+
+    def __init__(self, meanwhile: Callable[[], object] = bool) -> None:
+        self._meanwhile = meanwhile
+
+    async def connect(self, endpoint: Endpoint) -> Wire:
+        raise OSError("nobody is there")
+
+    async def is_answered(self, endpoint: Endpoint) -> bool:
+        self._meanwhile()
+        return False
+
+
+def test_a_leader_that_comes_while_it_is_asked_for_keeps_others_from_being_promoted(tmp_path: Path) -> None:
+    found = standby(tmp_path, Replica())
+    heard(found)
+    found._introduction = NoLeader(lambda: setattr(found, "_link", Link()))
+    with pytest.raises(NotPromoted, match="answers: stop it first"):
+        promoted(found)
+    assert not found.over.is_set()
+
+
+def test_a_promotion_ends_following_at_once(tmp_path: Path) -> None:
+    """Else a leader that comes back is acknowledged by a node that leads the next moment; follower.py (3)."""
+    found = standby(tmp_path, Replica())
+    heard(found)
+    found._introduction = NoLeader()
+
+    async def main() -> None:
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(found.run)
+                await trio.testing.wait_all_tasks_blocked()
+                await found.promote(accept_loss=False)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_who_was_not_in_sync_since_the_start_says_when_it_was_and_what_it_lacked(tmp_path: Path) -> None:
