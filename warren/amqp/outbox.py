@@ -33,7 +33,7 @@ REUSE_MAX_BYTES: Final = 2048
 # This many writers are kept for all connections together, and none that had more bytes than this: at most 32 MB.
 SPARE_WRITERS: Final = 128
 SPARE_MAX_BYTES: Final = 131072
-# More than this becomes a chunk: whatever one delivery adds, the buffer is small enough to be kept.
+# More than this becomes a chunk: unless one delivery adds very much, the buffer is small enough to be kept.
 PIECE_BYTES: Final = SPARE_MAX_BYTES - 2 * CHUNK_MIN_BYTES
 _RESTING: Final = BytesWriter()  # of all idle connections; never written to
 

@@ -360,26 +360,18 @@ class DeliveryLedger(Waiter):
         ):
             outbox.write_supply(ContentFrames(message, self.channel_number, self.frame_max_bytes))
             return
+        out = outbox.writer
         if 0 < self.frame_max_bytes < message.frame_max_bytes:
-            header = message.header_payload()
-            write_frames(outbox.writer, self.channel_number, header, message.body(), self.frame_max_bytes)
-            outbox.check_limit()
-            return
-        if message.channel == self.channel_number:
+            write_frames(out, self.channel_number, message.header_payload(), message.body(), self.frame_max_bytes)
+        elif message.channel == self.channel_number:
             if message.pieces is not None:
-                for piece in message.pieces:
-                    if len(piece) >= CHUNK_MIN_BYTES:
-                        outbox.write_chunk(piece)
-                    else:
-                        outbox.writer.write(piece)
+                write_pieces(outbox, message.pieces)
                 return
             if len(content) >= CHUNK_MIN_BYTES:
                 outbox.write_chunk(content)
                 return
-            out = outbox.writer
             out.write(content)
         else:
-            out = outbox.writer
             start: i64 = len(out)
             out.write(message.joined())
             patch_channel(out, start, self.channel_number)
@@ -861,6 +853,17 @@ class DeliveryLedger(Waiter):
             entries.clear()
             self._head = 0
             self._live = 0
+
+
+def write_pieces(outbox: Outbox, pieces: list[bytes]) -> None:
+    """Write a content as the pieces it came in. They may all be small, each a frame, and together a large content."""
+    for piece in pieces:
+        if len(piece) >= CHUNK_MIN_BYTES:
+            outbox.write_chunk(piece)
+        else:
+            outbox.writer.write(piece)
+            if len(outbox.writer) > outbox.piece_bytes:
+                outbox.end_piece()
 
 
 def deliveries_of(queue: BaseQueue, entries: list[Delivery | None]) -> list[Delivery]:
