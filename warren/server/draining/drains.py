@@ -7,8 +7,10 @@
 A session is a vhost, a queue and the name of a consumer. Its claimed messages are in a queue of its own, a claim queue
 (`queues.claims`).
 
-1. Opening a session gives it an epoch, larger than all earlier ones in a vhost of this name. Calls with another epoch
-   than the latest are refused: of two readers with one name only the later one can continue.
+1. Opening a session gives it an epoch, larger than all earlier ones in its vhost. Calls with another epoch than the
+   latest are refused: of two readers with one name only the later one can continue. The first epoch of a vhost is the
+   time in ms: an earlier vhost of the name had other ones. After a clock went back they may be smaller, and can only be
+   equal if it went back to the very same ms.
 2. Answered calls are synced: claims, acknowledgements, epochs. After a crash each message is in the queue or claimed,
    and a claim still has its number.
 3. Claiming after k claims nothing if something from k on is claimed already. A reader that died before it noted a claim
@@ -533,7 +535,7 @@ class Drains:
         """Give the session an epoch that no session of the vhost has had, and store `note` with it."""
         records = self._records(drain)
         last = records.maybe_value(_LAST_EPOCH)
-        # A vhost that is declared again begins above the epochs of the earlier one: their readers may still call.
+        # See (1): the readers of an earlier vhost of the name may still call.
         epoch = wall_time_ms() if last is None else int(last) + 1
         records.store(_LAST_EPOCH, b"%d" % epoch)
         note.epoch = epoch
