@@ -201,7 +201,11 @@ class StageHandlers(Handlers):
         Route("GET", _S, Access.USER, list_stages, "Staged messages that are not committed, in all vhosts"),
         Route("GET", _V, Access.VHOST_VISIBLE, list_stages, "Staged messages of a vhost"),
         Route(
-            "PUT", f"{_V}/{{stage}}/{{part}}", Access.CLIENT, put_part, "Store encoded publishes as a part of a stage"
+            "PUT",
+            f"{_V}/{{stage}}/{{part}}",
+            Access.CLIENT,
+            put_part,
+            "Store encoded publishes as a part of a stage; parts count from 0",
         ),
         Route("DELETE", f"{_V}/{{stage}}", Access.CLIENT, remove_stage, "Remove a stage that is not committed"),
         Route(
