@@ -414,8 +414,10 @@ class LinkToFollower:
             log.error("internal error, the connection is closed", follower=str(self.node), exception=error)
             self.end("the leader has met a fault of its own")
         if self._ended.is_set():
-            # Its end would be looked at in every turn until the thread that reads for it has come back from the disk.
+            # Its end would be looked at in every turn until the thread that reads for it has come back from the disk,
+            # and a question to it would wait for an answer that nobody reads.
             self._unwatch()
+            self.questions.close()
 
     def _take(self, entry: Entry) -> None:
         if isinstance(entry, Stop):

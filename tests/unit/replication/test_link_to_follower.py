@@ -341,7 +341,7 @@ def test_a_link_that_ends_while_files_are_read_has_not_caught_its_follower_up(is
 @pytest.mark.parametrize("says", [b"", b"".join(encoded(Stop("its disk is full")))], ids=["nothing", "why"])
 def test_a_link_that_has_ended_is_not_looked_at_while_a_thread_reads_for_it(says: bytes) -> None:
     """An end stays readable: every turn of the reactor would look at it until the disk answers."""
-    looked: list[dict[int, Callable[[], None]]] = []
+    looked: list[tuple[dict[int, Callable[[], None]], bool]] = []
 
     async def main() -> None:
         leader = Attaching()
@@ -351,13 +351,13 @@ def test_a_link_that_has_ended_is_not_looked_at_while_a_thread_reads_for_it(says
             sock.sendall(says) if says else sock.close()
             for on_readable in list(leader.watched.values()):
                 on_readable()
-                looked.append(dict(leader.watched))
+                looked.append((dict(leader.watched), follower.questions._is_over))
 
         leader.answers = [Ending(end, is_all=True)]
         follower.feed(PREAMBLE + IN_THIS_LIFE)
         with sock, trio.fail_after(30):
             await follower.serve()
-        assert looked == [{}]
+        assert looked == [({}, True)], "nor is it asked for bytes"
 
     trio.run(main)
 
