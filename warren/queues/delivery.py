@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from warren.queues.selective import Search
 
 COMPACT_MIN: Final = 256
+# Pieces of a large content that are smaller on average are not sent as they are: most of it would be copied at once.
+MEAN_PIECE_BYTES: Final = 4 * CHUNK_MIN_BYTES
 AT_ONCE_ACKS: Final = 1024
 SPARSE_MIN: Final = 4096
 
@@ -357,6 +359,7 @@ class DeliveryLedger(Waiter):
             message.pieces is None
             or message.channel != self.channel_number
             or 0 < self.frame_max_bytes < message.frame_max_bytes
+            or len(message.pieces) > message.body_bytes // MEAN_PIECE_BYTES
         ):
             outbox.write_supply(ContentFrames(message, self.channel_number, self.frame_max_bytes))
             return
@@ -856,7 +859,7 @@ class DeliveryLedger(Waiter):
 
 
 def write_pieces(outbox: Outbox, pieces: list[bytes]) -> None:
-    """Write a content as the pieces it came in. They may all be small, each a frame, and together a large content."""
+    """Write a content as the pieces it came in; they may all be small, each a frame."""
     for piece in pieces:
         if len(piece) >= CHUNK_MIN_BYTES:
             outbox.write_chunk(piece)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from engine_harness import Harness, content_frames
+from engine_harness import Harness, content_frames, split_frames
 
 from warren.amqp import methods as m
-from warren.amqp.codec import method_frame
+from warren.amqp.codec import frame, method_frame
 from warren.amqp.outbox import SPARE_MAX_BYTES
+from warren.queues.content_frames import LARGE_MIN_BYTES
 
 BODY_BYTES = 20_000  # more than what is joined, if its frames come one by one
 COUNT = 200
@@ -60,3 +61,30 @@ def test_no_buffer_grows_with_what_a_turn_delivers(sent_in: int, taken_in: int) 
     pieces = reader.connection.outbox.take()
     assert sum(map(len, pieces)) > 2 * SPARE_MAX_BYTES
     assert max(map(len, pieces)) < reader.connection.outbox.piece_bytes + BODY_BYTES + 200
+
+
+@pytest.mark.parametrize("sent_in", [4096, 131072])
+def test_a_large_content_is_not_copied_for_each_of_its_receivers_at_once(sent_in: int) -> None:
+    """Frames as small as that are cut when the peer takes them. ``content_frames.py``"""
+    harness = Harness()
+    publisher = harness.client(frame_max_bytes=sent_in)
+    publisher.open(1)
+    readers = [harness.channel() for _ in range(3)]
+    for number, reader in enumerate(readers):
+        reader.declare(f"q{number}")
+        reader.bind(f"q{number}", "amq.fanout")
+        reader.consume(f"q{number}", "t", no_ack=True)
+        reader.peer.stalled = True
+    body = b"b" * (4 * LARGE_MIN_BYTES)
+    frames = split_frames(content_frames(1, body, frame_max_bytes=sent_in))
+    publisher.connection.feed(method_frame(1, m.BasicPublish(0, "amq.fanout", "", False, False)))
+    for kind, number, payload in frames:  # one by one, as a client sends them
+        publisher.connection.feed(frame(kind, number, payload))
+    harness.settle()
+    shared = set.intersection(*({id(chunk) for chunk in reader.connection.outbox._chunks} for reader in readers))
+    for reader in readers:
+        outbox = reader.connection.outbox
+        assert outbox.waiting_bytes() > len(body)
+        assert sum(len(chunk) for chunk in outbox._chunks if id(chunk) not in shared) + len(outbox.writer) < 10_000
+        harness.wake(reader.peer)
+        assert reader.bodies() == [body]
