@@ -496,6 +496,41 @@ def test_a_reader_of_a_vhost_that_was_declared_again_is_shut_out() -> None:
         trio.run(drains.claim, drain, epoch, 0, 1, None, None)
 
 
+def test_a_reader_of_an_earlier_vhost_is_shut_out_even_after_the_clock_went_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = DurableHarness()
+    drains = Drains(cast(Management, Desk(cast(RestartingBroker, harness))))
+    drain = Drain("/", "q", "c")
+    epochs = []
+    for begin_ms in (1_800_000_000_000, 1_799_999_999_000):
+        monkeypatch.setattr(drains_module, "wall_time_ms", lambda now_ms=begin_ms: now_ms)
+        harness.broker.administer(VhostDelete("/"), "")
+        harness.settle()
+        harness.broker.administer(VhostPut("/"), "")
+        harness.broker.administer(PermissionPut("guest", "/", ".*", ".*", ".*"), "")
+        harness.channel().declare("q", durable=True)
+        epochs.append([trio.run(drains.open, drain, "", "guest").epoch for _ in range(3)])
+    earlier, later = epochs
+    assert not set(earlier) & set(later)
+    for epoch in (*earlier, *later[:-1]):
+        with pytest.raises(Fenced):
+            trio.run(drains.claim, drain, epoch, 0, 1, None, None)
+    assert trio.run(drains.claim, drain, later[-1], 0, 1, None, None) == (0, 0)
+
+
+def test_epochs_that_an_earlier_version_began_continue() -> None:
+    """They began at 1."""
+    place = Place()
+    place.publish(2)
+    place.broker.vhost.records.store("drain epoch", b"6")
+    first, second = place.open().epoch, place.open().epoch
+    assert (first, second) == (7, 8)
+    with pytest.raises(Fenced):
+        place.claim(first, 0, 1)
+    assert place.claim(second, 0, 1) == (0, 1)
+
+
 def test_nothing_is_remembered_of_a_reader_whose_session_ends_during_its_call() -> None:
     place = Place()
     epoch = place.open().epoch
