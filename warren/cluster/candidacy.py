@@ -13,7 +13,8 @@
    It begins at once if the previous leader is known not to serve: it was this node, it handed over, or its process is
    gone. When that last one is wrong, two nodes may deliver for `limit_s`, and no confirm is lost.
 4. A node with a restored directory does not lead (``own_directory.py``), nor does one whose disk hangs.
-5. An epoch by an administrator is far beyond all that are known here: other nodes may have begun some.
+5. An epoch by an administrator is far beyond all that are known here: other nodes may have begun some. A recovery
+   waits for etcd for a moment at most, and is over when a leader answers: what that one confirms is not lost by it.
 
 No I/O and no clock: times are arguments, in seconds.
 """
@@ -137,6 +138,9 @@ class Candidacy:
         """Note that the leader is there: answers of others about their logs are of no use."""
         self.is_standing = False
         self._pre_vote = None
+        if self._recovers_beyond is not None:
+            self._recovers_beyond = None
+            self._actions.report("nothing is recovered: a leader answers")
 
     def told(self, number: int, node: str, replica: Replica | None, standing: Standing | None) -> None:
         """Take an answer about a log."""
@@ -201,6 +205,8 @@ class Candidacy:
             return "etcd has not answered yet, or this node stands for election: ask again"
         if self._view.is_gone:
             return "etcd had a record when this node was started, and has lost it: start the node again, and ask again"
+        if self._view.is_refuted:
+            return "etcd has another record than this node knows, an older one: start the node again, and ask again"
         return ""
 
     # --- election -------------------------------------------------------------------------------------------------

@@ -188,6 +188,10 @@ class Member:
                     self._actions.report(
                         "the record of this store is gone from etcd: nothing in the cluster can change"
                     )
+                elif self._view.is_refuted:
+                    self._actions.report(
+                        "etcd has an older record than this node knows: nothing in the cluster can change"
+                    )
             case ReadFailed(reason):
                 self._view.read_failed(now_s)
                 if reason:

@@ -32,12 +32,12 @@ class RecordView:
         self.known: Versioned | None = None
         self.is_read = False  # since anything made a read necessary
         self.is_gone = False  # it was there, and a later read has not found it
+        self.is_refuted = False  # the key has another revision than the known one
         self.first_epoch: int | None = None  # 0: the first read found no record
         self.read_s = now_s  # when a read was answered last
         self.ask_at_s = now_s  # etcd is asked nothing before
         self._retry_s = retry_s
         self._is_reading = False
-        self._is_refuted = False  # the key has another revision than the known one
         self._open: list[Record] = []
         self._number = 0
         self._under_way: Swap | None = None
@@ -69,7 +69,7 @@ class RecordView:
 
     def may_propose(self, now_s: float) -> bool:
         """Tell whether a proposal can be made now."""
-        return self.is_read and not self._is_refuted and not self.is_swapping and now_s >= self.ask_at_s
+        return self.is_read and not self.is_refuted and not self.is_swapping and now_s >= self.ask_at_s
 
     def propose(self, record: Record) -> Swap:
         """Return the compare-and-swap that puts `record` in the place of the known one."""
@@ -82,7 +82,7 @@ class RecordView:
 
     def maybe_read(self, now_s: float) -> Read | None:
         """Return the read that is due, and consider it under way."""
-        is_wanted = (not self.is_read or self._is_refuted) and not self.is_swapping
+        is_wanted = (not self.is_read or self.is_refuted) and not self.is_swapping
         if not is_wanted or self._is_reading or now_s < self.ask_at_s:
             return None
         self._is_reading = True
@@ -102,8 +102,8 @@ class RecordView:
         if self.first_epoch is None:
             self.first_epoch = 0 if found is None else found.record.epoch
         is_news = found is not None and self.learn(found)
-        if self._is_refuted:
-            self._is_refuted = (NO_REVISION if found is None else found.revision) != self.revision
+        if self.is_refuted:
+            self.is_refuted = (NO_REVISION if found is None else found.revision) != self.revision
             self.ask_at_s = now_s + self._retry_s
         return is_news
 
@@ -112,7 +112,7 @@ class RecordView:
         if self.first_epoch is None or (self.known is not None and found.revision <= self.known.revision):
             return False
         self.known = found
-        self._is_refuted = False
+        self.is_refuted = False
         self._open.clear()
         return True
 
@@ -125,7 +125,7 @@ class RecordView:
         """Handle a refusal: the record has another revision, and must be read."""
         swap = self._answered(number)
         if swap is not None and swap.revision == self.revision:
-            self._is_refuted = True
+            self.is_refuted = True
         self.is_read = False
 
     def unknown(self, number: int, now_s: float) -> None:

@@ -19,15 +19,19 @@ from warren.cluster.events import (
     KeepLives,
     Position,
     Read,
+    RecordRead,
     RecoveryRequested,
     RefuseCommand,
     Report,
     Standing,
     StopAcknowledging,
     Swap,
+    SwapRefused,
+    Tick,
 )
 from warren.cluster.following import Following
 from warren.cluster.handover import Handover
+from warren.cluster.member import Member
 from warren.cluster.own_directory import OwnDirectory
 from warren.cluster.peers import ROUND_TRIPS, Peers
 from warren.cluster.pre_vote import ASKING_S
@@ -245,7 +249,14 @@ def test_a_new_leader_has_the_grace_time_to_be_heard() -> None:
 class Candidate:
     """B, with a log up to (5, 10). It has read the record; without `found` etcd has no record."""
 
-    def __init__(self, found: Record | None, *, founding: Founding | None = None, lsn: int = 10) -> None:
+    def __init__(
+        self,
+        found: Record | None,
+        *,
+        founding: Founding | None = None,
+        recovery: Founding | None = None,
+        lsn: int = 10,
+    ) -> None:
         self.actions = Actions()
         self.view = RecordView(100.0, RETRY_S)
         self.directory = OwnDirectory(B, Position(5 if lsn else 0, lsn), (), TIMERS, self.actions)
@@ -257,7 +268,7 @@ class Candidate:
             directory=self.directory,
             following=self.following,
             founding=founding,
-            recovery=None,
+            recovery=recovery,
             timers=TIMERS,
             actions=self.actions,
         )
@@ -553,3 +564,39 @@ def test_refusals_of_a_recovery_name_what_is_to_be_done() -> None:
     place.candidacy.recover(100.0, RecoveryRequested(True, 1000))
     (refusal,) = place.actions.take()
     assert isinstance(refusal, RefuseCommand) and "no messages" in refusal.reason
+
+
+def test_a_recovery_is_refused_while_etcd_has_an_older_record() -> None:
+    """(5): it would wait for a later one, and take the lead from the leader that has made that."""
+    place = Candidate(record(A, B), recovery=Founding("s", 1))
+    place.view.refused(place.view.propose(record(B, epoch=6)).number)
+    place.view.read(Versioned(6, record(A, B)), 100.0)
+    place.candidacy.recover(100.0, RecoveryRequested(True, 1000))
+    (refusal,) = place.actions.take()
+    assert isinstance(refusal, RefuseCommand) and "an older one: start the node again" in refusal.reason
+    place.view.learn(Versioned(9, record(A, C, epoch=7)))
+    assert place.candidacy.wanted(101.0) is None
+
+
+def test_a_recovery_that_waits_for_etcd_is_over_when_a_leader_answers() -> None:
+    """(5)"""
+    place = Candidate(record(A, C), recovery=Founding("s", 1))
+    place.candidacy.recover(100.0, RecoveryRequested(True, 1000))
+    place.candidacy.hears()
+    assert place.actions.take() == [Report("nothing is recovered: a leader answers")]
+    assert place.candidacy.wanted(100.0) is None
+    place.candidacy.recover(100.0, RecoveryRequested(True, 1000))
+    change = place.candidacy.wanted(100.0)
+    assert change is not None and (change.leader, change.by) == (B, LeaderBy.RECOVERY)
+
+
+def test_an_operator_is_told_once_that_etcd_has_an_older_record() -> None:
+    """Nothing can be proposed, and the record is read again and again."""
+    member = Member(B, 100.0, position=Position(5, 10), timers=TIMERS)
+    member.handle(100.0, RecordRead(Versioned(7, record(B, leader=B))))
+    (swap,) = [action for action in member.handle(101.0, Tick()) if isinstance(action, Swap)]
+    member.handle(101.0, SwapRefused(swap.number))
+    told = member.handle(101.0, RecordRead(Versioned(6, record(B, leader=B))))
+    assert told == [Report("etcd has an older record than this node knows: nothing in the cluster can change")]
+    assert member.handle(101.0 + RETRY_S, Tick()) == [Read()]
+    assert member.handle(102.0, RecordRead(Versioned(6, record(B, leader=B)))) == []
