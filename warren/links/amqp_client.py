@@ -48,13 +48,16 @@ class LinkError(BrokerError):
     """A link cannot continue. The text is for status and logs: it must not contain credentials."""
 
 
-async def _resolve(host: str, port: int) -> list[Any]:
+async def _resolve(vhost: str, host: str, port: int) -> list[Any]:
     return await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
 
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """The settings that all links share. `guard` decides about remote addresses only. `resolve`: getaddrinfo."""
+    """The settings that all links share. `guard` decides about remote addresses only.
+
+    `resolve`: getaddrinfo, for a link of a vhost of this broker.
+    """
 
     guard: AddressGuard
     max_message_bytes: int = MAX_MESSAGE_BYTES
@@ -62,7 +65,7 @@ class ClientSettings:
     version: str = ""
     descriptors_below: int = 1 << 30  # a connection whose socket has a number from there on exceeds the limit
     inbound: Inbound = field(default_factory=Inbound)
-    resolve: Callable[[str, int], Awaitable[list[Any]]] = _resolve
+    resolve: Callable[[str, str, int], Awaitable[list[Any]]] = _resolve
 
 
 class Signal:
@@ -397,10 +400,10 @@ def _login(uri: BrokerUri, properties: Table) -> Login:
 # --- connecting -----------------------------------------------------------------------------------------------------
 
 
-async def _dial(uri: BrokerUri, settings: ClientSettings, where: str) -> trio.SocketStream:
+async def _dial(vhost: str, uri: BrokerUri, settings: ClientSettings, where: str) -> trio.SocketStream:
     """Connect to the first permitted address of the host that answers."""
     try:
-        found = await settings.resolve(uri.host, uri.port)
+        found = await settings.resolve(vhost, uri.host, uri.port)
     except OSError as error:
         raise LinkError(f"cannot resolve {where}: {error.strerror or error}") from None
     except UnicodeError:
@@ -461,12 +464,14 @@ async def connect(
     connection_name: str,
     open_local: Callable[[], Any] | None = None,
     ends: Ends | None = None,
+    vhost: str = "",
 ) -> LinkConnection:
     """Open a connection; its tasks run in `nursery` until `Connection.close`, which the caller must call.
 
     `ends`: those of all connections that may be lost with it, if there are others.
     `open_local`: asynchronous, returns the stream to this broker; used for a URI without host, which then has its
     credentials in it.
+    `vhost`: that of the link at this broker.
 
     Raises:
         LinkError: unreachable, not permitted, refused, or not done in the URI's connection_timeout.
@@ -495,7 +500,7 @@ async def connect(
                     raise LinkError("a URI without host, and no local broker")
                 stream = await open_local()
             else:
-                stream = await _dial(uri, settings, where)
+                stream = await _dial(vhost, uri, settings, where)
                 if uri.tls:
                     stream = await _secure(stream, uri, where)
             assert stream is not None

@@ -51,9 +51,9 @@ class Endpoints:
         self._ends = Ends()
 
     async def open(
-        self, nursery: trio.Nursery, uris: Sequence[BrokerUri], name: str
+        self, nursery: trio.Nursery, vhost: str, uris: Sequence[BrokerUri], name: str
     ) -> tuple[LinkConnection, BrokerUri]:
-        """Connect to the first of `uris` that can be reached; return the connection and its URI.
+        """Connect a link of `vhost` to the first of `uris` that can be reached; return the connection and its URI.
 
         Raises:
             BrokerError: all of them fail; the text is that of the last one, or of all.
@@ -61,7 +61,7 @@ class Endpoints:
         problems: list[BrokerError] = []
         for uri in uris:
             try:
-                return await self._connect(nursery, uri, name), uri
+                return await self._connect(nursery, vhost, uri, name), uri
             except BrokerError as error:
                 problems.append(error.fresh())
         if len(problems) == 1:
@@ -71,11 +71,11 @@ class Endpoints:
     async def open_local(self, nursery: trio.Nursery, vhost: str, name: str) -> LinkConnection:
         """Connect to `vhost` of this broker as its internal user."""
         uri = BrokerUri(tls=False, host="", port=0, vhost=vhost, shown="amqp://")
-        return await self._connect(nursery, uri, name)
+        return await self._connect(nursery, vhost, uri, name)
 
-    async def _connect(self, nursery: trio.Nursery, uri: BrokerUri, name: str) -> LinkConnection:
+    async def _connect(self, nursery: trio.Nursery, vhost: str, uri: BrokerUri, name: str) -> LinkConnection:
         if not uri.is_local:
-            return await connect(nursery, uri, self._settings, name, ends=self._ends)
+            return await connect(nursery, uri, self._settings, name, ends=self._ends, vhost=vhost)
         if uri.user is None:
             user, password = self.host.local_login()
             uri = dataclasses.replace(uri, user=user, password=password)

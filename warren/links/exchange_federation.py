@@ -230,7 +230,7 @@ class ExchangeLink(FederationLink):
             encode_table(dict(arguments)), "x-max-hops", forwarding.long_value(self.upstream.max_hops)
         )
         # An unknown type closes the connection in older brokers: use a separate one.
-        probe, _ = await self.endpoints.open(nursery, [self.uri], self.connection_name)
+        probe, _ = await self.endpoints.open(nursery, self.vhost, [self.uri], self.connection_name)
         try:
             await (await probe.open_channel()).declare_exchange(_internal_exchange(name, _UPSTREAM_TYPE, table))
             return
@@ -376,7 +376,9 @@ class ExchangeLink(FederationLink):
         failure: BrokerError | None = None
         async with trio.open_nursery() as nursery:
             try:
-                remote, self.uri = await self.endpoints.open(nursery, self.upstream.uris, self.connection_name)
+                remote, self.uri = await self.endpoints.open(
+                    nursery, self.vhost, self.upstream.uris, self.connection_name
+                )
                 try:
                     queue = self._queue_name()
                     for suffix in "AB":

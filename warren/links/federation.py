@@ -52,7 +52,9 @@ class FederationLink(ABC):
             try:
                 local = await self.endpoints.open_local(nursery, self.vhost, self.connection_name)
                 opened.append(local)
-                remote, self.uri = await self.endpoints.open(nursery, self.upstream.uris, self.connection_name)
+                remote, self.uri = await self.endpoints.open(
+                    nursery, self.vhost, self.upstream.uris, self.connection_name
+                )
                 opened.append(remote)
                 await self.carry(nursery, remote, local, running)
             except BrokerError as error:

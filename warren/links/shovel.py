@@ -267,9 +267,9 @@ class Shovel:
     async def _attempt(self, nursery: trio.Nursery, opened: list[LinkConnection], running: Callable[[], None]) -> None:
         definition = self.definition
         name = f"Shovel {self.name}"
-        source, self._src_uri = await self._endpoints.open(nursery, definition.src_uris, name)
+        source, self._src_uri = await self._endpoints.open(nursery, self.vhost, definition.src_uris, name)
         opened.append(source)
-        destination, self._dest_uri = await self._endpoints.open(nursery, definition.dest_uris, name)
+        destination, self._dest_uri = await self._endpoints.open(nursery, self.vhost, definition.dest_uris, name)
         # Closed first: the acks for its confirms have yet to go out on the other one.
         opened.insert(0, destination)
         outbound = await destination.open_channel()

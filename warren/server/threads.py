@@ -1,6 +1,7 @@
 """Run blocking calls in threads: each purpose has its own, so that a hanging call does not affect other purposes.
 
-1. `LIMITS` is the number of calls that a purpose may have at a time. A waiting call does not take a thread.
+1. `LIMITS` is the number of calls that a purpose may have at a time. A waiting call does not take a thread. Parties,
+   such as vhosts, take turns: one with many calls delays those of another by one each.
 2. A caller waits at most `DEADLINE_S` for a call that can be abandoned, or for its thread: `Stuck`. Such a call keeps
    its thread, and counts against its purpose, until it returns. A call that only computes cannot hang.
 3. A call that must not be abandoned, because it writes, is waited for whatever happens; a process that is told to stop
@@ -17,9 +18,11 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, cast
 
 import trio
+
+from warren.server.shared_limiter import SharedLimiter
 
 Purpose = Literal[
     "logins",
@@ -82,7 +85,7 @@ class Threads:
     """The calls of one run of trio."""
 
     def __init__(self) -> None:
-        self.limiters: dict[Purpose, trio.CapacityLimiter] = {}
+        self._limiters: dict[Purpose, SharedLimiter] = {}
         self._calls: dict[object, tuple[Purpose, float]] = {}  # under way: since when, by the monotonic clock
 
     def stuck(self) -> list[Purpose]:
@@ -91,11 +94,12 @@ class Threads:
         late = {purpose for purpose, began_s in list(self._calls.values()) if began_s < since}
         return sorted(late - {NAMES})
 
-    async def run(self, purpose: Purpose, work: Callable[[], _Result], *, abandon: bool) -> _Result:
+    async def run(self, purpose: Purpose, work: Callable[[], _Result], *, abandon: bool, party: str = "") -> _Result:
         """Call `work`; see `in_thread`."""
-        limiter = self.limiters.get(purpose)
-        if limiter is None:
-            limiter = self.limiters[purpose] = trio.CapacityLimiter(LIMITS[purpose])
+        shared = self._limiters.get(purpose)
+        if shared is None:
+            shared = self._limiters[purpose] = SharedLimiter(LIMITS[purpose])
+        limiter = cast(trio.CapacityLimiter, shared.of(party))  # what trio calls of one
         has_deadline = abandon and purpose not in _WITHOUT_DEADLINE
         with trio.move_on_after(DEADLINE_S if has_deadline else math.inf):
             return await trio.to_thread.run_sync(self._note, purpose, work, abandon_on_cancel=abandon, limiter=limiter)
@@ -128,10 +132,14 @@ def use(found: Threads) -> None:
     _threads.set(found)
 
 
-async def in_thread(purpose: Purpose, work: Callable[..., _Result], *args: object, abandon: bool = False) -> _Result:
-    """Call ``work(*args)``, which blocks, in a thread of `purpose`. `abandon`: it may outlive its caller.
+async def in_thread(
+    purpose: Purpose, work: Callable[..., _Result], *args: object, abandon: bool = False, party: str = ""
+) -> _Result:
+    """Call ``work(*args)``, which blocks, in a thread of `purpose`, when it is the turn of `party`.
+
+    `abandon`: it may outlive its caller.
 
     Raises:
         Stuck: no thread was free in time, or the call has been abandoned.
     """
-    return await threads().run(purpose, partial(work, *args), abandon=abandon)
+    return await threads().run(purpose, partial(work, *args), abandon=abandon, party=party)

@@ -403,7 +403,7 @@ class _AtOnce(Threads):
     Trio would keep a thread for them, for ten seconds after the last call.
     """
 
-    async def run(self, purpose: Purpose, work: Callable[[], _Result], *, abandon: bool) -> _Result:
+    async def run(self, purpose: Purpose, work: Callable[[], _Result], *, abandon: bool, party: str = "") -> _Result:
         return work()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import ssl
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,44 @@ def test_names_that_are_not_answered_take_no_threads_that_others_need(monkeypatc
             finally:
                 answered.set()
         assert gone == 100
+
+    trio.run(main)
+
+
+def test_names_of_one_vhost_that_are_not_answered_delay_those_of_another_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The links of the first vhost are there again as soon as they have failed."""
+    answers, asked = threading.Semaphore(0), threading.Semaphore(0)
+    looked: list[bytes] = []
+
+    def getaddrinfo(host: str | bytes, port: int, *rest: int, **more: int) -> Any:
+        if isinstance(host, bytes):
+            looked.append(host)
+            asked.release()
+            answers.acquire()
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+    async def look_up(vhost: str, host: str) -> None:
+        with pytest.raises(OSError, match="unknown"):
+            await host_names.resolve(vhost, host, 5672)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(10 * LIMITS[NAMES]):
+                nursery.start_soon(look_up, "hostile", "slow.example")
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(LIMITS[NAMES]):
+                assert asked.acquire(timeout=60)
+            nursery.start_soon(look_up, "other", "quick.example")
+            await trio.testing.wait_all_tasks_blocked()
+            answers.release(2)
+            for _ in range(2):
+                assert await trio.to_thread.run_sync(partial(asked.acquire, timeout=60))
+            assert sorted(looked[LIMITS[NAMES] :]) == [b"quick.example", b"slow.example"]
+            answers.release(10 * LIMITS[NAMES])
 
     trio.run(main)
 
