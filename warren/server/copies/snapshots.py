@@ -55,7 +55,7 @@ MAKING_QUOTA: Final = Quota(total=4, of_user=2)
 KEPT_QUOTA: Final = Quota(total=100, of_user=50)
 CHECK_S: Final = 10.0  # how long the file of a snapshot may outlive its vhost
 LOOK_MESSAGES: Final = 512
-# References to unacked messages are copied in one go: 10 ms for so many.
+# References to unacked messages are copied in one go: 20 ms for so many.
 UNACKED_MAX: Final = 1_000_000
 UNACKED_AT_ONCE: Final = 1024  # are added
 # Places are kept in sets of so many neighbours: a set that grows to a million copies itself in 50 ms.
