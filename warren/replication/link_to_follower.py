@@ -8,7 +8,8 @@
 2. A follower that catches up is given up when it stands still, or when too much is kept for it. It then waits before it
    is given anything again (``catching_up``). When more is written meanwhile than may wait in memory, it says its
    position again, over the same link, and gets the rest from the files, too.
-3. Until it is fed a task reads its entries; from then on they are read in turns of the reactor.
+3. Until it is fed a task reads its entries; from then on they are read in turns of the reactor, until the link ends.
+   A thread may still read files for it then.
 4. Nothing of the log is compared with it, or sent to it, before the beginning of the leader's life is synced there.
 5. A link that has ended counts no acknowledgement, and has caught up nobody. Its follower may be connected over another
    link by then, which has the same replica, and may have less than it had; or it was given up, and has to wait.

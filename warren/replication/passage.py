@@ -1,6 +1,6 @@
-"""Connections to a leader: a node uses the same beginning for following and for passing on a client.
+"""Connections to a cluster port, from both ends: they begin in the same way for all that nodes want of each other.
 
-    node                                   leader
+    node that connects                     node that accepts, here a leader
       |-- TLS, if the nodes use it ---------->|
       |<- handshake (``handshake.py``) ------>|   `prove_for` the client, instead of a position
       |<- the client's bytes, both ways ----->|
