@@ -62,7 +62,7 @@ from warren.queues.long_work import Job
 from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.receiver import Receiver
-from warren.queues.seen_keys import KeyClaim, MessageKeys
+from warren.queues.seen_keys import KeyClaim, MessageKeys, SeenKeys
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE
 
 if TYPE_CHECKING:
@@ -297,9 +297,11 @@ class Publisher:
     def spread_done(self, spread: Spread) -> i64:
         """All queues have a message that goes to very many; return the outcome."""
         outcome: i64 = spread.outcome
-        self._remember(spread.message, spread.queues, spread.effects, outcome)
-        if spread.claim is not None:
-            spread.claim.end()
+        claim = spread.claim
+        if claim is not None:
+            # Not of the exchange with that name: it may be a later one, which has not had the message.
+            self._remember(claim.seen, claim.keys, spread.message, spread.queues, spread.effects, outcome)
+            claim.end()
         return outcome
 
     def refuse(self, error: ChannelException) -> None:
@@ -360,7 +362,12 @@ class Publisher:
             outcome = effects.publish(message)
         for queue in queues:
             outcome = _greater(outcome, hand_over(message, queue, origin))
-        self._remember(message, queues, effects, outcome)
+        seen_keys = self._channel.vhost.seen_keys
+        if seen_keys:
+            seen = seen_keys.get(message.envelope.exchange)
+            keys = None if seen is None else seen.keys_of(message)
+            if seen is not None and keys is not None:
+                self._remember(seen, keys, message, queues, effects, outcome)
         return outcome
 
     def return_message(self, message: Message) -> None:
@@ -427,18 +434,23 @@ class Publisher:
         keys = None if seen is None else seen.keys_of(message)
         return seen is not None and keys is not None and seen.drops(keys, message)
 
-    def _remember(self, message: Message, queues: list[Receiver], effects: Effects | None, outcome: i64) -> None:
+    def _remember(
+        self,
+        seen: SeenKeys,
+        keys: MessageKeys,
+        message: Message,
+        queues: list[Receiver],
+        effects: Effects | None,
+        outcome: i64,
+    ) -> None:
         """Have its exchange know `message` again, if queues or exchanges have taken it, and none has refused it."""
         taken = len(queues) > 0 or (effects is not None and effects.has_takers())
-        if not self._channel.vhost.seen_keys or not taken or outcome == REFUSED:
+        if not taken or outcome == REFUSED:
             return
-        seen = self._channel.vhost.seen_keys.get(message.envelope.exchange)
-        keys = None if seen is None else seen.keys_of(message)
-        if seen is not None and keys is not None:
-            stored = effects is not None and effects.stores()
-            for queue in queues:
-                stored = stored or queue.stores
-            seen.add(keys, message, stored)
+        stored = effects is not None and effects.stores()
+        for queue in queues:
+            stored = stored or queue.stores
+        seen.add(keys, message, stored)
 
 
 def _greater(one: i64, other: i64) -> i64:

@@ -88,13 +88,13 @@ class KeyClaim:
     """Tells that a message with these keys is on its way to very many queues of an exchange, see (8)."""
 
     def __init__(self, seen: SeenKeys, keys: MessageKeys) -> None:
-        self._seen = seen
-        self._keys = keys
+        self.seen = seen
+        self.keys = keys
         seen.claim(keys)
 
     def end(self) -> None:
         """End the claim: the message is accepted and remembered, or it is not."""
-        self._seen.let_go(self._keys)
+        self.seen.let_go(self.keys)
 
 
 class SeenKeys(Timer):
@@ -174,7 +174,7 @@ class SeenKeys(Timer):
     def add(self, keys: MessageKeys, message: Message, stored: bool) -> None:
         """Remember `message`, which was accepted just now; `stored`: it goes into the log if it is persistent."""
         if self._keys.is_closed:
-            return  # its exchange went with the vhost while the message was on its way to very many queues
+            return  # its exchange was deleted while the message was on its way to very many queues
         stored = stored and self._durable and message.persistent
         if stored:
             message.awaits_batch = True

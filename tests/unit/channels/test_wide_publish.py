@@ -222,6 +222,26 @@ def test_nothing_is_remembered_of_a_publish_whose_vhost_is_deleted_meanwhile(hea
     assert (seen.count(), seen.producer_count()) == (0, 0)
 
 
+def test_an_exchange_that_is_declared_again_meanwhile_does_not_know_the_message() -> None:
+    """It has not had it: a message with that key is the first for its queues. ``seen_keys.py`` (5)"""
+    wide = Once(durable=True)
+    wide.once(wide.client, b"one")
+    assert wide.counts() == {0, 1}
+    wide.other.connection.feed(method_frame(1, m.ExchangeDelete(0, "once", if_unused=False, no_wait=True)))
+    again = exchange_declare("once", "fanout", durable=True, arguments={"x-message-deduplication": True})
+    wide.other.connection.feed(method_frame(1, again))
+    assert wide.counts() == {0, 1}, "it is under way"
+    wide.harness.settle()
+    wide.other.take()
+    wide.other.call(1, queue_declare("later", durable=True))
+    wide.other.bind("later", "once")
+    wide.other.call(1, m.ConfirmSelect(False))
+    wide.once(wide.other, b"first")
+    wide.harness.settle()
+    assert [each.method for each in wide.other.take()] == [m.BasicAck(1, False)]
+    assert wide.bodies("later") == [b"first"]
+
+
 @DURABILITY
 def test_a_repetition_that_comes_while_the_first_is_under_way_is_dropped(durable: bool) -> None:
     wide = Once(durable=durable)
