@@ -291,7 +291,7 @@ class LinkConnection(ClientConnection):
             is_first = not self.partial_bytes
             self._inbound.grown(self, count)
             self._progress_bytes += count
-            if is_first or self._progress_bytes >= self._inbound.progress_bytes:
+            if is_first or self._progress_bytes >= self._inbound.progress_bytes(self):
                 self._progress_s, self._progress_bytes = trio.current_time(), 0
         else:
             self._inbound.completed(self, -count)

@@ -1,10 +1,11 @@
 """The incomplete messages of all links: bounded in bytes and in time.
 
-1. If a message stalls for `STALL_S`, its connection ends. While too much is held (2), fewer than `PROGRESS_BYTES` more
-   in that time are a stall, too: all others wait for it.
-2. While all links together hold more than `HELD_MAX_BYTES`, only the connection that holds most is read. It completes
-   its message, or (1) ends it, so one message after the other gets its turn. Together links hold `HELD_MAX_BYTES`, one
-   message, and one read of each connection at most.
+1. If a message stalls for `STALL_S`, its connection ends. Fewer than `PROGRESS_BYTES` more in that time are a stall,
+   too, of one that others wait for (2).
+2. While all links together hold more than `HELD_MAX_BYTES`, connections with less than an equal share of that are read,
+   and of the others only the one that holds most. It completes its message, or (1) ends it, so one large message after
+   the other gets its turn. Together links hold twice `HELD_MAX_BYTES`, one message, and one read of each connection at
+   most.
 """
 
 from __future__ import annotations
@@ -33,10 +34,9 @@ class Inbound:
         self._first: Holder | None = None  # is read while too much is held
         self._less = trio.Event()
 
-    @property
-    def progress_bytes(self) -> int:
-        """The bytes that a message has to grow by within `STALL_S`."""
-        return PROGRESS_BYTES if self.held_bytes > HELD_MAX_BYTES else 1
+    def progress_bytes(self, holder: Holder) -> int:
+        """Return how many bytes the message of `holder` has to grow by within `STALL_S`."""
+        return PROGRESS_BYTES if self.held_bytes > HELD_MAX_BYTES and holder is self._first else 1
 
     def grown(self, holder: Holder, count: int) -> None:
         """Count `count` more bytes for `holder`."""
@@ -58,10 +58,13 @@ class Inbound:
     async def turn(self, holder: Holder) -> bool:
         """Return when `holder` may read; True: it had to wait."""
         waited = False
-        while self.held_bytes > HELD_MAX_BYTES and self._next() is not holder:
+        while self.held_bytes > HELD_MAX_BYTES and self._is_large(holder) and self._next() is not holder:
             waited = True
             await self._less.wait()
         return waited
+
+    def _is_large(self, holder: Holder) -> bool:
+        return holder.partial_bytes * len(self._holders) >= HELD_MAX_BYTES
 
     def _next(self) -> Holder | None:
         if self._first is None and self._holders:

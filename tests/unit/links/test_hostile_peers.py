@@ -11,13 +11,14 @@ from trio.testing import MockClock, memory_stream_pair
 
 from warren.amqp import methods
 from warren.amqp_client.client_errors import BrokerError
-from warren.amqp_client.connection import ANSWERS_MAX, SEND_BYTES
+from warren.amqp_client.connection import ANSWERS_MAX, SEND_BYTES, Login
 from warren.amqp_client.frames import NO_PROPERTIES
 from warren.links import inbound as inbound_module
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import OUTBOX_BYTES, Channel, ClientSettings, LinkConnection, connect
 from warren.links.amqp_uri import parse_uri
-from warren.links.inbound import STALL_S, Inbound
+from warren.links.inbound import PROGRESS_BYTES, STALL_S, Inbound
+from warren.links.starts import Ends
 
 
 def test_a_peer_that_takes_tiny_frames_only_is_refused() -> None:
@@ -152,21 +153,46 @@ def test_a_link_that_waits_for_its_turn_to_read_keeps_its_connection_and_a_trick
 
             async def deliver(peer: Peer) -> None:
                 await trio.sleep(1)
-                await peer.deliver(1, b"whole")
+                await peer.deliver(1, bytes(600), announced=601)
+                await peer.stream.send_all(b"\x03\x00\x01\x00\x00\x00\x01x\xce")
                 while True:
                     await trio.sleep(1)
                     await peer.stream.send_all(methods.HEARTBEAT_FRAME)
 
             slow, other = await link(trickle), await link(deliver)
             assert "stopped within a message" in str(await fails(slow))
-            assert inbound.held_bytes == 0
             while not other.deliveries:
                 other.check()
                 await other.changed.wait()
+            assert inbound.held_bytes == 0
             nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
                 for stream in streams:
                     await trio.aclose_forcefully(stream)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_small_message_does_not_wait_for_large_ones_that_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers of one user can have the turns of large messages among themselves."""
+    monkeypatch.setattr(inbound_module, "HELD_MAX_BYTES", 1000)
+
+    async def main() -> None:
+        inbound = Inbound()
+        large, other, small = (LinkConnection(memory_stream_pair()[0], "a", Login(), 1, Ends()) for _ in range(3))
+        inbound.grown(large, 2000)
+        inbound.grown(other, 1500)
+        assert inbound.progress_bytes(small) == 1
+        for _ in range(4):
+            assert not await inbound.turn(small)
+            inbound.grown(small, 100)
+        with trio.move_on_after(1) as waiting:
+            await inbound.turn(small)
+        assert waiting.cancelled_caught, "it has an equal share"
+        assert not await inbound.turn(large)
+        assert inbound.progress_bytes(large) == PROGRESS_BYTES and inbound.progress_bytes(small) == 1
+        inbound.completed(large, 2000)
+        assert not await inbound.turn(other)
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
