@@ -86,7 +86,9 @@ class _Pace:
 
 
 def _cost(value: Json) -> int:
-    """Return how much a look at a parameter costs: its URIs are what takes long."""
+    """Return how much a look at a parameter costs: its URIs or, of a set, its members take long."""
+    if isinstance(value, list):
+        return 1 + len(value)
     found = [value.get(key) for key in ("uri", "src-uri", "dest-uri")] if isinstance(value, Mapping) else []
     uris = [uri for each in found for uri in (each if isinstance(each, list) else [each])]
     return 1 + sum(1 + len(uri) // URI_CHARACTERS for uri in uris if isinstance(uri, str))

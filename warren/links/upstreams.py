@@ -31,6 +31,7 @@ UPSTREAM_SET: Final = "federation-upstream-set"
 UPSTREAM_PATTERN: Final = "federation-upstream-pattern"
 ALL: Final = "all"
 RECONNECT_DELAY_S: Final = 5.0
+MEMBERS_MAX: Final = 2000  # of a set; a vhost has so many links. They are looked at in one go
 HOPS_MAX: Final = 0x7FFF  # limit of the room in the binding of a federation link
 _SETTINGS: Final = (
     optional("exchange", validation.short_text),
@@ -74,6 +75,8 @@ def validate_upstream_set(name: str, value: Json) -> list[str]:
         return []
     if not isinstance(value, list):
         return [f"{name} should be list, actually was {term(value)}"]
+    if len(value) > MEMBERS_MAX:
+        return [f"{name} has {len(value)} upstreams (maximum {MEMBERS_MAX})"]
     known = (required("upstream", validation.binary), *_SETTINGS)
     return [problem for member in value for problem in validation.fields(name, member, known)]
 

@@ -58,6 +58,8 @@ def test_a_set_is_a_list_of_members_that_name_an_upstream() -> None:
     assert validate_upstream_set("t", [{"upstream": "nope"}]) == []
     assert validate_upstream_set("t", []) == []
     assert validate_upstream_set("t", {}) == []
+    assert validate_upstream_set("t", [{"upstream": "nope"}] * 2000) == []
+    assert validate_upstream_set("t", [{"upstream": "nope"}] * 2001) == ["t has 2001 upstreams (maximum 2000)"]
     assert validate_upstream_set("t", "all") == ['t should be list, actually was <<"all">>']
     assert validate_upstream_set("t", [{}]) == ['Key "upstream" not found in t']
     assert validate_upstream_set("t", [1]) == ["t not a list 1"]
