@@ -95,6 +95,23 @@ class Election(Protocol):
         """Return why this node's directory is not to be trusted; empty when it is."""
 
 
+class Life:
+    """The time for which a node follows. `over`: from then on it connects to no leader and acknowledges nothing."""
+
+    def __init__(self) -> None:
+        self.over = trio.Event()
+        self._scope = trio.CancelScope()
+
+    async def run(self, follow: Callable[[], Awaitable[None]]) -> None:
+        if not self.over.is_set():
+            with trio.CancelScope() as self._scope:
+                await follow()
+
+    def end(self) -> None:
+        self.over.set()
+        self._scope.cancel()
+
+
 class Follower:
     """A follower called `name` of the leader at `endpoint`. `replica` has been opened; so has `metadata`.
 
@@ -114,8 +131,7 @@ class Follower:
         self.me = state.me(name)
         self.metadata = metadata
         self.urls: list[str] = []  # of its management API, as others reach it
-        self.over = trio.Event()  # its life as a follower
-        self._running = trio.CancelScope()  # `run`
+        self.life = Life()
         self.failure = ""  # the failure of the disk: its content is unknown since
         self.reason = "not connected yet"  # why it is not connected
         self.leader: Node | None = state.leader
@@ -204,7 +220,7 @@ class Follower:
             "promoted: this node is a leader from now on", accept_loss=accept_loss, lsn=self._replica.synced_lsn
         )
         self.promotion.is_done = True
-        self._end()
+        self.life.end()
         return {"lsn": self._replica.synced_lsn, "epoch": self.next_epoch(), "note": doubt or self._note()}
 
     async def recover(self, accept_loss: bool) -> dict[str, Any]:
@@ -243,7 +259,7 @@ class Follower:
     def readable(self) -> ReadableCopy | None:
         """Return the data here for readers, while it has everything that was confirmed."""
         link = self._link
-        if link is None or not link.has_begun or self._replica.is_catching_up or self.over.is_set():
+        if link is None or not link.has_begun or self._replica.is_catching_up or self.life.over.is_set():
             return None
         return self._copy
 
@@ -300,7 +316,7 @@ class Follower:
     def elected(self, epoch: int) -> None:
         """End following, and have this process continue as the leader of `epoch`."""
         self.promotion.elect(epoch)
-        self._end()
+        self.life.end()
 
     def stop_acknowledging(self) -> None:
         """Stop acknowledging: nothing more is said over this link."""
@@ -316,13 +332,7 @@ class Follower:
 
     async def run(self) -> None:
         """Follow until this node leads, or until the disk fails."""
-        with trio.CancelScope() as self._running:
-            await self._follow()
-
-    def _end(self) -> None:
-        """End this life: no leader is connected to, and nothing is acknowledged, from now on."""
-        self.over.set()
-        self._running.cancel()
+        await self.life.run(self._follow)
 
     async def _follow(self) -> None:
         least, most = PAUSE_S
@@ -355,7 +365,7 @@ class Follower:
                 is_patient = True
             except StoreError as error:
                 self.failure = str(error)
-                self.over.set()
+                self.life.end()
                 return
             else:
                 is_patient = not goes_on

@@ -130,7 +130,6 @@ class LinkToFollower:
         self._watched: int | None = None  # its descriptor, while turns of the reactor read it
         self._reason = ""
         self._catching_up = leader.catch_ups.begin(node)
-        self._is_given_up = False
         self._noted_at = 0  # the number of entries it has carried out when it has taken note
         self._sent_bytes = 0
         self._done = 0  # the number of entries it has carried out
@@ -177,7 +176,7 @@ class LinkToFollower:
         """Release the files that the log keeps for it; a little later if it should connect again at once."""
         if self._attachment is not None:
             try:
-                if self._attachment.is_behind and not self._is_given_up:
+                if self._attachment.is_behind and not self._catching_up.waits_s(time.monotonic()):
                     await trio.sleep(RETURN_S)
             finally:
                 self._leader.shipping.detach(self._attachment)
@@ -205,7 +204,6 @@ class LinkToFollower:
         self._catching_up.takes(self.wire.sent_bytes, self.wire.backlog_bytes, now_s)
         reason = self._catching_up.reason_to_give_up(kept_bytes, free_bytes, now_s)
         if reason and not self._ended.is_set():
-            self._is_given_up = True
             waits_s = self._catching_up.give_up(reason, now_s)
             log.warning("a follower that catches up is given up", node=str(self.node), reason=reason, waits_s=waits_s)
             self.end(f"{reason}; it may begin again in {waits_s:g} s")

@@ -286,7 +286,7 @@ async def _run(
     )
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
-            obey = partial(_obey, signals, follower.over, manager, in_force.reload)
+            obey = partial(_obey, signals, follower.life.over, manager, in_force.reload)
             nursery.start_soon(tasks.keep, "signals", obey, ESSENTIAL)
             nursery.start_soon(tasks.keep, "watchdog", manager.keep_alive)
             places: list[Listening] = []
@@ -301,7 +301,7 @@ async def _run(
             if settings.store.scrub_bytes_per_s:
                 scrub = partial(follower.scrub.run, settings.store.scrub_bytes_per_s)
                 nursery.start_soon(tasks.keep, "scrubbing", scrub)
-            await follower.over.wait()
+            await follower.life.over.wait()
             if follower.promotion.is_done and not settings.etcd:
                 await trio.sleep(ANSWER_S)
             nursery.cancel_scope.cancel()

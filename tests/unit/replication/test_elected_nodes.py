@@ -208,7 +208,7 @@ class Node:
                 async with trio.open_nursery() as following:
                     following.start_soon(positions.run, port)
                     following.start_soon(follower.run)
-                    await follower.over.wait()
+                    await follower.life.over.wait()
                     following.cancel_scope.cancel()
                 assert follower.failure == ""
                 replica.promote(force=True)

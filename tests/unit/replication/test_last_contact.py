@@ -133,7 +133,7 @@ def test_a_leader_that_comes_while_it_is_asked_for_keeps_others_from_being_promo
     found._introduction = NoLeader(lambda: setattr(found, "_link", Link()))
     with pytest.raises(NotPromoted, match="answers: stop it first"):
         promoted(found)
-    assert not found.over.is_set()
+    assert not found.life.over.is_set()
 
 
 def test_a_promotion_ends_following_at_once(tmp_path: Path) -> None:
