@@ -86,24 +86,31 @@ Client = Callable[[LinkConnection, Channel], Awaitable[None]]
 Script = Callable[[Peer], Awaitable[None]]
 
 
+def answered(
+    nursery: trio.Nursery, ours: trio.abc.Stream, theirs: trio.abc.Stream, script: Script
+) -> Callable[[], Awaitable[trio.abc.Stream]]:
+    """Have a peer follow `script` over `theirs` once a channel is open; return a function that opens `ours`."""
+
+    async def open_local() -> trio.abc.Stream:
+        return ours
+
+    async def serve() -> None:
+        peer = Peer(theirs)
+        await peer.log_in()
+        await peer.serve_channel()
+        await script(peer)
+
+    nursery.start_soon(serve)
+    return open_local
+
+
 def play(script: Script, client: Client, uri: str = "amqp://u:s3cret@?heartbeat=0", *, clock: bool = False) -> None:
     """Run `client` with an open channel against a peer that follows `script` once the channel is open."""
 
     async def main() -> None:
         ours, theirs = memory_stream_pair()
-
-        async def open_local() -> trio.abc.Stream:
-            return ours
-
-        peer = Peer(theirs)
-
-        async def serve() -> None:
-            await peer.log_in()
-            await peer.serve_channel()
-            await script(peer)
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve)
+            open_local = answered(nursery, ours, theirs, script)
             connection = await connect(nursery, parse_uri(uri), SETTINGS, "test", open_local)
             channel = await connection.open_channel()
             try:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
-from link_peer import SETTINGS, Peer, fails, play
+from link_peer import SETTINGS, Peer, answered, fails, play
 from trio.testing import MockClock, memory_stream_pair
 
 from warren.amqp import methods
@@ -128,17 +128,7 @@ def test_a_link_that_waits_for_its_turn_to_read_keeps_its_connection_and_a_trick
             async def link(then: Callable[[Peer], Awaitable[None]]) -> Channel:
                 ours, theirs = memory_stream_pair()
                 streams.append(ours)
-
-                async def open_local() -> trio.abc.Stream:
-                    return ours
-
-                async def serve() -> None:
-                    peer = Peer(theirs)
-                    await peer.log_in()
-                    await peer.serve_channel()
-                    await then(peer)
-
-                nursery.start_soon(serve)
+                open_local = answered(nursery, ours, theirs, then)
                 connection = await connect(nursery, parse_uri("amqp://?heartbeat=5"), settings, "test", open_local)
                 return await connection.open_channel()
 

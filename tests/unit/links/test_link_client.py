@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 import trustme
-from link_peer import SETTINGS, Peer, Script, fails, play, silence
+from link_peer import SETTINGS, Peer, Script, answered, fails, play, silence
 from tls_peer import TlsPeer
 from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
@@ -461,13 +461,7 @@ def test_what_is_being_sent_and_close_ok_reach_a_peer_that_closes_and_reads_late
     async def main() -> None:
         ours, theirs = lockstep_stream_pair()  # bytes that are sent wait for their reader
 
-        async def open_local() -> trio.abc.Stream:
-            return ours
-
-        async def serve() -> None:
-            peer = Peer(theirs)
-            await peer.log_in()
-            await peer.serve_channel()
+        async def script(peer: Peer) -> None:
             await peer.send(0, methods.ConnectionClose(320, "gone", 0, 0))
             await trio.testing.wait_all_tasks_blocked()
             await peer.expect(methods.BasicPublish)
@@ -476,7 +470,7 @@ def test_what_is_being_sent_and_close_ok_reach_a_peer_that_closes_and_reads_late
             await peer.expect(methods.ConnectionCloseOk)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve)
+            open_local = answered(nursery, ours, theirs, script)
             async with trio.open_nursery() as link:
                 connection = await connect(link, parse_uri("amqp://"), SETTINGS, "test", open_local)
                 channel = await connection.open_channel()
