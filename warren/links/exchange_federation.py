@@ -15,8 +15,8 @@ At the upstream, all durable but for its auto-delete exchange, under names that 
    or arguments is left out, and the log says so once an attempt.
 4. Messages wait in the upstream queue while the link is down, within expires and message-ttl.
 5. The upstream queue and exchange go when the link is removed for good, or is to follow another upstream exchange,
-   unless resource-cleanup-mode says never. They stay if another link of the same exchange has them: their names do not
-   hold that of the upstream.
+   unless resource-cleanup-mode says never. They stay if another link of the same exchange has them or will have
+   them: their names do not hold that of the upstream.
 """
 
 from __future__ import annotations
