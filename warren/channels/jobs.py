@@ -25,7 +25,7 @@ from warren.msgstore.log.own_writes import NOTHING, PACED
 from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.base_queue import BaseQueue
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
-from warren.queues.long_work import Job, Steps
+from warren.queues.long_work import Job, Steps, backwards
 from warren.vhosts.metadata import ParameterDelete, PermissionDelete, TopicPermissionDelete
 from warren.vhosts.metadata_journal import MetadataJournal
 from warren.vhosts.topology_watcher import INTERNAL_USER
@@ -188,8 +188,7 @@ class ReturnOfTaken(Job):
     def __init__(
         self, ledger: DeliveryLedger, taken: list[Delivery], *, requeue: bool, failed: bool, delay_ms: int
     ) -> None:
-        self._taken = taken
-        self._next: int = 0
+        self._taken = backwards(taken)
         self._requeue = requeue
         self._failed = failed
         self._delay_ms = delay_ms
@@ -200,11 +199,10 @@ class ReturnOfTaken(Job):
         return self._returning.need
 
     def go_on(self, steps: Steps) -> bool:
-        while self._next < len(self._taken):
+        while self._taken:
             if steps.left <= 0:
                 return False
-            delivery = self._taken[self._next]
-            self._next += 1
+            delivery = self._taken.pop()
             self._returning.put_back(
                 delivery, steps, requeue=self._requeue, failed=self._failed, delay_ms=self._delay_ms
             )
@@ -279,8 +277,7 @@ class ChannelEnd(Job):
         self._told = told
         self._refusal = refusal
         self._method_id = method_id
-        self._consumers: list[Consumer] = list(channel.ledger.consumers.values())
-        self._next: int = 0
+        self._consumers: list[Consumer] = backwards(list(channel.ledger.consumers.values()))
         self._returning = Returning(channel.ledger)
 
     def need(self) -> i64:
@@ -289,12 +286,11 @@ class ChannelEnd(Job):
     def go_on(self, steps: Steps) -> bool:
         channel = self._channel
         consumers = self._consumers
-        while self._next < len(consumers):
+        while consumers:
             if steps.left <= 0:
                 return False
             steps.left -= CONSUMER_STEPS
-            drop_consumer(channel, consumers[self._next])
-            self._next += 1
+            drop_consumer(channel, consumers.pop())
         while True:
             if steps.left <= 0:
                 return False
@@ -318,20 +314,18 @@ class QueueEnd(Job):
         self._queue = queue
         self._by = by
         self._lost = lost
-        self._consumers: list[Consumer] = list(queue.consumers)
-        self._next: int = 0
+        self._consumers: list[Consumer] = backwards(list(queue.consumers))
         self._unbinding = Unbinding(vhost, queue, INTERNAL_USER)
         self.ticket: int = vhost.take_queue_out(queue)
 
     def go_on(self, steps: Steps) -> bool:
         vhost = self._vhost
         consumers = self._consumers
-        while self._next < len(consumers):
+        while consumers:
             if steps.left <= 0:
                 return False
             steps.left -= CONSUMER_STEPS
-            consumer = consumers[self._next]
-            self._next += 1
+            consumer = consumers.pop()
             if consumer.owner is not None:  # it has not been cancelled meanwhile
                 vhost.watcher.consumer_deleted(consumer)
                 self._lost(consumer)
@@ -345,18 +339,15 @@ class ForcedClose(Job):
     """Connections that we close for `reason`. Those that are not closed yet are unchanged."""
 
     def __init__(self, connections: list[Peer], reason: str) -> None:
-        self._connections = connections
+        self._connections = backwards(connections)
         self._reason = reason
-        self._next: int = 0
 
     def go_on(self, steps: Steps) -> bool:
-        while self._next < len(self._connections):
+        while self._connections:
             if steps.left <= 0:
                 return False
             steps.left -= CLOSE_STEPS
-            connection = self._connections[self._next]
-            self._next += 1
-            force_close(connection, self._reason)
+            force_close(self._connections.pop(), self._reason)
         return True
 
 
@@ -409,10 +400,8 @@ class VhostEnd(Job):
         self._settings = Telling(events, events.vhost_gone(vhost, cleared, by))
         self._is_left: bool = False
         self._queues: list[BaseQueue] = []
-        self._next: int = 0
         self._exchanges: deque[Exchange] = deque()
-        self._bindings: list[Binding] = []  # from the first of them
-        self._next_binding: int = -1  # -1: they have not been looked at
+        self._bindings: list[Binding] | None = None  # from the first of them; None: they have not been looked at
         journal.hold()
 
     def go_on(self, steps: Steps) -> bool:
@@ -421,22 +410,21 @@ class VhostEnd(Job):
                 return False
             self._is_left = True
             self._let_go(self._vhost)
-            self._queues = list(self._vhost.queues.values())
+            self._queues = backwards(list(self._vhost.queues.values()))
             self._exchanges.extend(self._vhost.exchanges.values())
         if not self._permissions.go_on(steps):
             return False
         vhost = self._vhost
-        while self._next < len(self._queues):
+        while self._queues:
             if steps.left <= 0:
                 return False
             steps.left -= QUEUE_STEPS
-            queue = self._queues[self._next]
+            queue = self._queues.pop()
             if vhost.queues.pop(queue.name, None) is not None:  # it has not gone with its connection meanwhile
                 vhost.churn.queues_deleted += 1
                 vhost.watcher.queue_let_go(queue)
                 self._events.queue_deleted(vhost.name, queue, self._by)
                 queue.close()
-            self._next += 1
         while self._exchanges:
             if not self._unbind(self._exchanges[0], steps):
                 return False
@@ -454,19 +442,18 @@ class VhostEnd(Job):
         if steps.left <= 0:
             return False
         steps.left -= 1
-        if self._next_binding < 0:
-            self._bindings = list(exchange.bindings.values())
-            self._next_binding = 0
-        while self._next_binding < len(self._bindings):
+        bindings = self._bindings
+        if bindings is None:
+            bindings = backwards(list(exchange.bindings.values()))
+            self._bindings = bindings
+        while bindings:
             if steps.left <= 0:
                 return False
             steps.left -= BINDING_STEPS
-            binding = self._bindings[self._next_binding]
-            self._next_binding += 1
+            binding = bindings.pop()
             exchange.unbind(binding.destination, binding.routing_key, binding.arguments)
             self._vhost.incoming.forget(binding)
-        self._bindings = []
-        self._next_binding = -1
+        self._bindings = None
         return True
 
 
@@ -474,16 +461,14 @@ class NewRights(Job):
     """The connections of a user whose permission in a vhost was changed or removed."""
 
     def __init__(self, connections: list[Peer], vhost: str) -> None:
-        self._connections = connections
+        self._connections = backwards(connections)
         self._vhost = vhost
-        self._next: int = 0
 
     def go_on(self, steps: Steps) -> bool:
-        while self._next < len(self._connections):
+        while self._connections:
             if steps.left <= 0:
                 return False
-            connection = self._connections[self._next]
-            self._next += 1
+            connection = self._connections.pop()
             steps.left -= 1
             if connection.login.vhost_name == self._vhost:
                 steps.left -= CLOSE_STEPS
@@ -508,7 +493,6 @@ class Resuming(Job):
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._connections: list[Peer] = []
-        self._next: int = 0
         self._is_due: bool = False
         self._is_under_way: bool = False
 
@@ -521,18 +505,15 @@ class Resuming(Job):
         self._is_under_way = True
         looks: i64 = LOOKS_PER_STEP
         while not self._broker.shared.stopped:
-            if self._next == len(self._connections):
-                self._next = 0
-                self._connections = []
+            if not self._connections:
                 if not self._is_due:
                     break
                 self._is_due = False
-                self._connections = list(self._broker.connections.values())
+                self._connections = backwards(list(self._broker.connections.values()))
             elif steps.left <= 0:
                 return False
             else:
-                connection = self._connections[self._next]
-                self._next += 1
+                connection = self._connections.pop()
                 if is_held_up(connection):
                     steps.left -= RESUME_STEPS
                     unblock(connection)
@@ -542,7 +523,6 @@ class Resuming(Job):
                     looks = LOOKS_PER_STEP
                     steps.left -= 1
         self._connections = []
-        self._next = 0
         self._is_under_way = False
         return True
 
@@ -568,36 +548,33 @@ class ConnectionEnd(Job):
 
     def __init__(self, connection: Peer, channels: list[Session], *, answered: bool) -> None:
         self._connection = connection
-        self._channels = channels
+        self._channels = backwards(channels)
         self._end: ChannelEnd | None = None  # of the first of them
-        self._queues: list[BaseQueue] = list(connection.exclusive_queues.values())
-        self._next: int = 0
-        self._next_queue: int = 0
+        self._queues: list[BaseQueue] = backwards(list(connection.exclusive_queues.values()))
         self._answered = answered
 
     def need(self) -> i64:
         return NOTHING if self._end is None else self._end.need()
 
     def go_on(self, steps: Steps) -> bool:
-        while self._next < len(self._channels):
+        while self._end is not None or self._channels:
             end = self._end
             if end is None:
-                end = ChannelEnd(self._channels[self._next], told=False)
+                end = ChannelEnd(self._channels.pop(), told=False)
                 self._end = end
             steps.left -= 1
             if not end.go_on(steps):
                 return False
             self._end = None
-            self._next += 1
         connection = self._connection
         vhost = connection.vhost
-        while self._next_queue < len(self._queues):
+        while self._queues:
             if steps.left <= 0:
                 return False
             steps.left -= QUEUE_STEPS
+            queue = self._queues.pop()
             if vhost is not None:
-                connection.broker.delete_queue(vhost, self._queues[self._next_queue])
-            self._next_queue += 1
+                connection.broker.delete_queue(vhost, queue)
         if self._answered:
             connection.answer_close()
         return True

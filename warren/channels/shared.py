@@ -42,6 +42,7 @@ PAUSED_TURN: Final = 128  # it has had its share of this turn
 # Work is counted in units, a third of a microsecond each when compiled: a frame is one, and a queue that a message goes
 # to. A step of routing or of long work, which may take longer, counts as one too.
 METHOD_UNITS: Final = 16  # more for a method other than basic.publish and basic.ack; of publishes: `session`
+TOPOLOGY_UNITS: Final = 96  # more for one that declares, binds or deletes: it tells the journal and all watchers
 # The units for one connection at a time if the shell does not set fewer: more than a read full of small publishes, to a
 # few queues each.
 FEED_UNITS_MAX: Final = 16384

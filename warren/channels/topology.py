@@ -19,6 +19,7 @@ from warren.channels.audit_trail import NOT_OF_MESSAGES
 from warren.channels.cancel_notices import CancelNotices
 from warren.channels.consuming import REPLY_TO_NAME
 from warren.channels.session import Session
+from warren.channels.shared import TOPOLOGY_UNITS
 from warren.channels.topology_growth import binding_growth_bytes, growth_bytes
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
@@ -65,6 +66,7 @@ def handle_topology(channel: Session, method: Any) -> None:
     Raises:
         ChannelException: as the method's rules say.
     """
+    channel.connection.units_left -= TOPOLOGY_UNITS
     match method:
         case ExchangeDeclaration():
             _declare_exchange(channel, replace(method, name=_stripped(method.name)))

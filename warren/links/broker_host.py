@@ -114,7 +114,10 @@ class BrokerHost:
         return found
 
     def _federating(self) -> list[str]:
-        return [vhost for vhost in self._view.vhosts if self._view.policies.have(vhost, FEDERATION_KEYS)]
+        return [vhost for vhost in self._view.vhosts if self._federates(vhost)]
+
+    def _federates(self, vhost: str) -> bool:
+        return self._view.policies.have(vhost, FEDERATION_KEYS)
 
     def _exchange_policy(self, vhost: str, exchange: ExchangeRef) -> Policy | None:
         return _federation(self._view.policies.texts_of_exchange(vhost, exchange, FEDERATION_KEYS))
@@ -150,20 +153,22 @@ class BrokerHost:
 
     def exchange_changed(self, vhost: str, exchange: ExchangeRef) -> None:
         """An exchange was created or deleted: another one of its name has other bindings."""
-        if self._exchange_policy(vhost, exchange) is not None:
+        if self._federates(vhost) and self._exchange_policy(vhost, exchange) is not None:
             self.definitions_changed()
             for listener in self._listeners:
                 listener.bindings_changed(vhost, self._view.exchanges.name(exchange))
 
     def queue_changed(self, vhost: str, queue: QueueRef) -> None:
         """A queue came or went: another one of its name has other consumers, and a link may not have noticed."""
-        if self._queue_policy(vhost, queue) is not None:
+        if self._federates(vhost) and self._queue_policy(vhost, queue) is not None:
             self.definitions_changed()
             for listener in self._listeners:
                 listener.demand_changed(vhost, self._view.queues.name(queue))
 
     def binding_changed(self, vhost: str, source: ExchangeRef, binding: BindingRef, count: int) -> None:
         """A binding came or went: of an exchange that is there, for one that is gone loses its bindings later."""
+        if not self._federates(vhost):
+            return
         name = self._view.exchanges.name(source)
         if self._view.exchanges.maybe(vhost, name) is source:
             for listener in self._listeners:
@@ -217,7 +222,7 @@ class _Watcher(TopologyListener):
     """Hears of all objects that could have a federation policy, and passes on those that have one.
 
     Clients come and go with queues of their own. Without this check, each time would cost a search for links among all
-    objects.
+    objects. Where no policy asks for federation, not even the policy of the object is looked up.
     """
 
     def __init__(self, host: BrokerHost) -> None:

@@ -167,6 +167,7 @@ class PolicyBook:
         # The same in the order in which they are asked.
         self._ordered: list[Policy] = []
         self._operators_ordered: list[Policy] = []
+        self._settings: set[str] = set()  # of any of `policies`
 
     def put(self, change: PolicyPut, *, stored: bool = False) -> bool:
         """Add a policy, or replace the one of its name; False: it is the same. `stored`: it is in the catalogue, too.
@@ -190,7 +191,7 @@ class PolicyBook:
             self._operators_ordered = _in_order(self.operator_policies)
         else:
             self.policies[change.name] = policy
-            self._ordered = _in_order(self.policies)
+            self._changed()
         return True
 
     def delete(self, name: str, *, operator: bool) -> bool:
@@ -202,8 +203,14 @@ class PolicyBook:
         if operator:
             self._operators_ordered = _in_order(self.operator_policies)
         else:
-            self._ordered = _in_order(self.policies)
+            self._changed()
         return True
+
+    def _changed(self) -> None:
+        self._ordered = _in_order(self.policies)
+        self._settings = set()
+        for policy in self._ordered:
+            self._settings.update(policy.definition)
 
     def maybe_policy(self, kind: str, name: str, queue_type: str = "classic") -> Policy | None:
         """Return the policy of the ``queue`` or ``exchange`` (`kind`) called `name`.
@@ -265,11 +272,7 @@ class PolicyBook:
 
     def has_setting(self, keys: tuple[str, ...]) -> bool:
         """Tell whether any policy sets one of `keys`."""
-        for policy in self._ordered:
-            for key in keys:
-                if key in policy.definition:
-                    return True
-        return False
+        return not self._settings.isdisjoint(keys)
 
 
 def alternate_of(exchange: Exchange, policies: EffectivePolicy) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.queues.destination import Destination
-from warren.queues.long_work import Job, Steps
+from warren.queues.long_work import Job, Steps, backwards
 from warren.vhosts.super_streams import partitions_moved
 
 if TYPE_CHECKING:
@@ -34,13 +34,11 @@ class Unbinding(Job):
         self._gone: deque[Destination] = deque([gone])
         self._begun: bool = False  # the first of them
         self._outgoing: list[Binding] = []
+        self._has_outgoing: bool = False
         self._destinations: list[Destination] = []
-        self._next: int = 0
         self._sources: list[Exchange] = []
-        self._next_source: int = 0
         self._unbound: list[Binding] = []  # from the source that is next
         self._is_unbound: bool = False
-        self._next_told: int = 0
 
     def go_on(self, steps: Steps) -> bool:
         while self._gone:
@@ -56,39 +54,36 @@ class Unbinding(Job):
 
     def _begin(self, gone: Destination) -> None:
         self._begun = True
-        self._next = 0
-        self._next_source = 0
-        self._outgoing = []
+        self._has_outgoing = False
         self._destinations = []
         if isinstance(gone, Exchange):
-            self._outgoing = list(gone.bindings.values())
+            self._has_outgoing = True
+            self._outgoing = backwards(list(gone.bindings.values()))
             if gone.is_super_stream:
                 self._destinations = list(gone.by_destination)
-        self._sources = self._vhost.incoming.take(gone)
+        self._sources = backwards(self._vhost.incoming.take(gone))
 
     def _take_outgoing(self, gone: Destination, steps: Steps) -> bool:
-        if not isinstance(gone, Exchange) or self._next < 0:
+        if not self._has_outgoing or not isinstance(gone, Exchange):
             return True
         vhost = self._vhost
         outgoing = self._outgoing
-        while self._next < len(outgoing):
+        while outgoing:
             if steps.left <= 0:
                 return False
             steps.left -= BINDING_STEPS
-            binding = outgoing[self._next]
-            self._next += 1
+            binding = outgoing.pop()
             if gone.unbind(binding.destination, binding.routing_key, binding.arguments) is not None:
                 vhost.incoming.forget(binding)
                 vhost.watcher.binding_deleted(vhost.name, binding, self._by)
-        self._next = -1
-        self._outgoing = []
+        self._has_outgoing = False
         partitions_moved(gone, self._destinations)
         return True
 
     def _take_incoming(self, gone: Destination, steps: Steps) -> bool:
         vhost = self._vhost
-        while self._next_source < len(self._sources):
-            source = self._sources[self._next_source]
+        while self._sources:
+            source = self._sources[-1]
             while not self._is_unbound:
                 if steps.left <= 0:
                     return False
@@ -96,6 +91,7 @@ class Unbinding(Job):
                 first = source.by_destination.get(gone)
                 if first is None:
                     self._is_unbound = True
+                    self._unbound.reverse()
                     partitions_moved(source, [])
                     if vhost.is_to_auto_delete(source):
                         vhost.take_exchange_out(source, self._by)
@@ -103,14 +99,11 @@ class Unbinding(Job):
                 else:
                     source.unbind(gone, first.routing_key, first.arguments)
                     self._unbound.append(first)
-            while self._next_told < len(self._unbound):
+            while self._unbound:
                 if steps.left <= 0:
                     return False
                 steps.left -= 1
-                vhost.watcher.binding_deleted(vhost.name, self._unbound[self._next_told], self._by)
-                self._next_told += 1
-            self._unbound = []
+                vhost.watcher.binding_deleted(vhost.name, self._unbound.pop(), self._by)
             self._is_unbound = False
-            self._next_told = 0
-            self._next_source += 1
+            self._sources.pop()
         return True

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+
+import pytest
 from engine_harness import Harness, basic_consume, exchange_declare, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import encode_table
+from warren.exchanges.binding import Binding
+from warren.queues.queue import Queue
 
 EMPTY = encode_table({})
 # More than the steps of a turn.
@@ -81,3 +87,35 @@ def test_many_auto_delete_exchanges_in_a_chain_go_with_the_last() -> None:
     client.take_bytes()
     assert client.call(1, m.ExchangeDelete(0, "x0", if_unused=False, no_wait=False)) == m.ExchangeDeleteOk()
     assert not [name for name in harness.vhost.exchanges if name.startswith("x")]
+
+
+def alive(kind: type[object]) -> int:
+    gc.collect()
+    return sum(type(thing) is kind for thing in gc.get_objects())
+
+
+@pytest.mark.parametrize("kind", [Queue, Binding])
+def test_what_a_long_job_has_deleted_is_freed_before_the_job_ends(kind: type[object]) -> None:
+    """Freed together, in the last turn, 50,000 queues take 30 ms."""
+    harness = Harness()
+    client = harness.channel()
+    before = alive(kind)
+    if kind is Queue:
+        for number in range(MANY):
+            client.declare(f"q{number}", exclusive=True)
+    else:
+        client.declare("q")
+        client.send(1, exchange_declare("x"))
+        client.send(1, *[m.QueueBind(0, "q", "x", f"k{at}", True, EMPTY) for at in range(MANY)])
+    client.take_bytes()
+    if kind is Queue:
+        client.connection.lost()
+    else:
+        client.connection.feed(method_frame(1, m.ExchangeDelete(0, "x", if_unused=False, no_wait=False)))
+    counts = [alive(kind) - before]
+    while harness.broker.work.is_due():
+        harness.broker.end_turn()
+        counts.append(alive(kind) - before)
+    assert counts[-1] == 0
+    freed = [one - two for one, two in itertools.pairwise(counts)]
+    assert max(freed) < MANY / 2, counts

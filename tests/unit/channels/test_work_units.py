@@ -13,12 +13,13 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import encode_table
 from warren.channels.publisher import TOPIC_STEPS_MAX
 from warren.channels.session import CARE_UNITS, ROUTE_UNITS
-from warren.channels.shared import METHOD_UNITS, PAUSED_TURN
+from warren.channels.shared import METHOD_UNITS, PAUSED_TURN, TOPOLOGY_UNITS
 from warren.vhosts.metadata import PolicyPut, TopicPermissionPut
 from warren.vhosts.pattern import Pattern
 
 QOS = method_frame(1, m.BasicQos(0, 1, False))
 QOS_OK = method_frame(1, m.BasicQosOk())
+CHANGE = 1 + METHOD_UNITS + TOPOLOGY_UNITS
 
 
 def units_of(harness: Harness, client: Client, data: bytes) -> int:
@@ -118,6 +119,14 @@ def test_a_publish_costs_the_queues_it_goes_to() -> None:
     assert units_of(harness, client, keys) == 5 * (1 + ROUTE_UNITS)
 
 
+def test_a_declaration_costs_what_it_takes() -> None:
+    harness = Harness()
+    client = harness.channel()
+    assert units_of(harness, client, method_frame(1, queue_declare("q"))) == CHANGE
+    bind = method_frame(1, m.QueueBind(0, "q", "amq.direct", "k", False, encode_table({})))
+    assert units_of(harness, client, bind) == CHANGE
+
+
 def test_a_transaction_costs_its_publishes_when_they_come_and_their_queues_when_it_is_committed() -> None:
     harness = Harness()
     client = harness.channel()
@@ -194,8 +203,8 @@ def test_who_declares_pays_for_the_policies_that_are_tried() -> None:
         harness.broker.administer(policy)
     harness.settle()
     each = Pattern(LARGE).steps(LONG + "q")
-    assert [units_of(harness, client, data) for data in declares] == [1 + METHOD_UNITS + 3 * (1 + each)] * 2
-    assert [units_of(harness, client, data) for data in again] == [1 + METHOD_UNITS] * 2
+    assert [units_of(harness, client, data) for data in declares] == [CHANGE + 3 * (1 + each)] * 2
+    assert [units_of(harness, client, data) for data in again] == [CHANGE] * 2
 
 
 def test_who_asks_what_is_permitted_pays_for_the_patterns() -> None:
@@ -204,7 +213,7 @@ def test_who_asks_what_is_permitted_pays_for_the_patterns() -> None:
     client = harness.channel("u")
     each = Pattern(LARGE).steps(LONG)
     declare = method_frame(1, queue_declare(LONG))
-    assert units_of(harness, client, declare) == 1 + METHOD_UNITS + each  # refused
+    assert units_of(harness, client, declare) == CHANGE + each  # refused
     assert units_of(harness, client, method_frame(1, m.ChannelCloseOk())) == 1 + METHOD_UNITS
 
 

@@ -196,6 +196,23 @@ def test_the_bindings_of_a_federated_exchange_are_those_to_queues_and_to_exchang
     assert not list(place.host.bindings("/", "gone")) and not list(place.host.bindings("gone", "source"))
 
 
+def test_objects_of_a_vhost_without_federation_cost_links_nothing(place: Place) -> None:
+    place.policy("other", ".*", max_length=10)
+    policies = place.harness.vhost.policies
+
+    def searched(name: str) -> int:
+        before = policies.searched
+        place.queue(name)
+        place.exchange(name)
+        return int(policies.searched - before)
+
+    usual = searched("first")
+    place.policy("later", "^federated", federation_upstream="up")
+    assert searched("second") > usual
+    place.administer(PolicyDelete("/", "later"))
+    assert searched("third") == usual
+
+
 # --- demand -----------------------------------------------------------------------------------------------------------
 
 
@@ -373,6 +390,7 @@ def test_what_has_no_federation_policy_comes_and_goes_unheard(place: Place) -> N
 
 
 def test_bindings_are_told_with_their_source(place: Place) -> None:
+    place.policy("p", "^e", federation_upstream="up")
     place.exchange("e")
     place.queue("q")
     place.told.take()
@@ -391,6 +409,7 @@ def test_an_exchange_that_comes_tells_that_its_bindings_are_to_be_read(place: Pl
 
 def test_bindings_of_an_exchange_that_is_gone_are_not_those_of_another_of_its_name(place: Place) -> None:
     count = 2000  # more than one turn unbinds
+    place.policy("p", "^e", federation_upstream="up")
     place.exchange("e")
     place.queue("q")
     for number in range(count):
@@ -404,6 +423,7 @@ def test_bindings_of_an_exchange_that_is_gone_are_not_those_of_another_of_its_na
 
 
 def test_a_queue_that_goes_tells_of_the_bindings_it_had(place: Place) -> None:
+    place.policy("p", "^e", federation_upstream="up")
     place.exchange("e")
     place.queue("q")
     place.client.call(1, m.QueueBind(0, "q", "e", "k", False, EMPTY_TABLE))
