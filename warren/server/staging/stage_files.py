@@ -172,7 +172,8 @@ class StageFiles:
         self._named.discard(directory)
         self._damaged.pop(directory, None)
         try:
-            for path in directory.iterdir():
+            # The first part first: a remainder must not look like a shorter stage.
+            for path in sorted(directory.iterdir()):
                 path.unlink(missing_ok=True)
             directory.rmdir()
         except FileNotFoundError:

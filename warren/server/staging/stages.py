@@ -584,6 +584,14 @@ class Stages:
             # A defect of ours, met by one commit: fail only that one.
             log.error("internal error, a commit of stages has failed", query=order.query, exception=error)
             commit.error = error.with_traceback(None)
+        try:
+            await self._let_go(commit, needed)
+        finally:
+            del self._commits[commit.vhost, order.query]
+            commit.done.set()
+
+    async def _let_go(self, commit: _Commit, needed: list[Stage]) -> None:
+        """Remove the stages of a commit that is over, or let others have them, unless it has to be resumed."""
         if commit.outcome is not None and commit.outcome.committed:
             for stage in needed:
                 await self._remove(stage)
@@ -596,12 +604,10 @@ class Stages:
             log.warning(
                 "a commit has begun, and goes on when it is requested again",
                 vhost=commit.vhost,
-                query=order.query,
-                batch=order.batch,
+                query=commit.order.query,
+                batch=commit.order.batch,
                 reason=reason,
             )
-        del self._commits[commit.vhost, order.query]
-        commit.done.set()
 
     def _has_plan(self, commit: _Commit) -> bool:
         """Tell whether a commit has begun, and its vhost is still there."""

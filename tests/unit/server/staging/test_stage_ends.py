@@ -292,3 +292,27 @@ def test_a_stage_whose_only_part_cannot_be_stored_is_not_published(tmp_path: Pat
 
     life.run(scenario)
     assert CommitNotes(life.harness.vhost.records).maybe_note("query") is None
+
+
+def test_a_commit_whose_stage_cannot_be_removed_by_our_fault_is_answered_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each further request for the query would wait for a commit that is over."""
+    life = with_queue(tmp_path)
+
+    async def go(stages: Stages) -> None:
+        await put(stages, "a", content(b"one"))
+        remove = stages._files.remove
+
+        def fail_once(vhost: str, stage: str) -> None:
+            monkeypatch.setattr(stages._files, "remove", remove)
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(stages._files, "remove", fail_once)
+        with trio.fail_after(10):
+            outcome = await commit(life, 0, "a")
+            assert outcome.committed and outcome.messages == 1
+            assert (await commit(life, 0, "a")).duplicate
+
+    life.run(go)
+    assert life.bodies() == [b"one"]

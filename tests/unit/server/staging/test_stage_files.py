@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
 from pathlib import Path
@@ -65,6 +66,33 @@ def test_a_removed_stage_is_gone_and_removing_it_again_does_nothing(tmp_path: Pa
         files.head("/", "s", 0)
     files.write(head_of(), b"".join(CELLS))
     assert files.head("/", "s", 0) == head_of()
+
+
+def test_a_removal_that_was_interrupted_leaves_no_shorter_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = StageFiles(tmp_path)
+    for part in (2, 0, 1):
+        files.write(head_of(part=part), b"".join(CELLS))
+    listed, unlink = Path.iterdir, Path.unlink
+    removed: list[str] = []
+
+    def last_first(directory: Path) -> list[Path]:
+        return sorted(listed(directory), reverse=True)
+
+    def fail_later(path: Path, missing_ok: bool = False) -> None:
+        if removed:
+            raise OSError(errno.EIO, "Input/output error")
+        removed.append(path.name)
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", last_first)  # in no order that can be relied on
+        patched.setattr(Path, "unlink", fail_later)
+        with pytest.raises(OSError, match="Input/output error"):
+            files.remove("/", "s")
+    left = [head.part for head in StageFiles(tmp_path).scan() if isinstance(head, PartHead)]
+    assert left == [1, 2], "part 0 is missing, so the rest is not published"
 
 
 def test_what_was_being_written_goes_at_a_start(tmp_path: Path) -> None:
