@@ -3,7 +3,8 @@
     begin  ->  making  ->  ready: read, piece by piece  ->  end
                       \\->  failed
 
-1. Only one backup exists at a time: each holds space that the broker has released.
+1. Only one backup exists at a time: each holds space that the broker has released. A failed one holds none. It is known
+   until the next one begins, so that its client learns of the reason.
 2. A client that is silent for `LEASE_S` loses its backup. So a killed client does not hold space for longer.
 3. While the disk is short (`store.disk_free_min_bytes`) no backup begins, and one under way is cancelled: publishers
    would wait for its end.
@@ -90,7 +91,7 @@ class Backups:
         Raises:
             Refused: `Busy`, `DiskLow`.
         """
-        if self._current is not None:
+        if self._current is not None and self._current.state != FAILED:
             raise Busy(f"user '{self._current.user}' is making a backup; one that is no longer read ends by itself")
         if self._management.view.has_alarm("disk"):
             raise DiskLow("the disk is low on space")
@@ -133,8 +134,8 @@ class Backups:
                     backup.over.set()
                 await self._until_over(backup)
         finally:
-            backup.state = FAILED if backup.image is None else backup.state
-            await images.release(HOLDER)
+            if backup.image is not None:  # without one, the next backup may have begun
+                await images.release(HOLDER)
             if self._current is backup:
                 self._current = None
 

@@ -142,6 +142,25 @@ def test_an_image_that_cannot_be_made_is_told_and_holds_nothing() -> None:
     run(test)
 
 
+def test_a_failed_backup_does_not_keep_the_next_one_out() -> None:
+    """(1): its client may be gone, and end nothing."""
+
+    async def test(f: Fixture) -> None:
+        f.images.error = "the metadata store does not answer"
+        failed = await f.begin("anna")
+        assert f.backups.maybe_find(failed.id) is failed
+        f.images.error = ""
+        backup = await f.begin("bob")
+        assert backup.state == READY
+        f.backups.end(failed)
+        for _ in range(4):
+            assert f.backups.maybe_find(backup.id) is backup
+            assert f.images.held == {"backup"}
+            await trio.sleep(LEASE_S / 2)
+
+    run(test)
+
+
 def test_one_that_is_ended_while_it_is_being_made_is_over() -> None:
     async def test(f: Fixture) -> None:
         f.images.gate = trio.Event()
