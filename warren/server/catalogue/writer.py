@@ -8,7 +8,8 @@
    start begins at this number (`catch_up`), before the catalogue is loaded.
 3. A commit that fails is repeated until it succeeds. The log reports changes of the store's state, not the attempts. A
    fault of ours ends `run`, which begins with the same changes when it is called again.
-4. A commit that has begun is waited for even when the task is cancelled. Stopping the process may interrupt it.
+4. A commit that has begun is waited for even when the task is cancelled. Stopping the process may interrupt it, and
+   waits until its deadline for the last position (7).
 5. An unreadable change is lost, and the log says so. Later changes are applied, except those that refer to something
    missing: such rows would keep the broker from starting.
 6. SQL stands still while it is copied (`standing_still`). Changes wait in the log meanwhile.
@@ -210,7 +211,7 @@ class CatalogueWriter:
             while self.healthy and not self._has_all():
                 await self._progress.wait()
             if self._has_all():
-                await self._tell_position()
+                await self._tell_position(abandon=True)
         return self._has_all()
 
     async def keep_position(self) -> None:
@@ -221,14 +222,14 @@ class CatalogueWriter:
             await self._tell_position()
             pause_s = POSITION_EVERY_S
 
-    async def _tell_position(self) -> None:
+    async def _tell_position(self, *, abandon: bool = False) -> None:
         async with self._applying:
             lsn = self._position()
             if lsn <= self._told_lsn or not self.healthy:
                 return
             note = partial(self._commit_to, [], int(self._lane.applied))
             try:
-                await self._in_thread(CATALOGUE, note)
+                await self._in_thread(CATALOGUE, note, abandon=abandon)
             except CatalogueError as error:
                 log.warning("the metadata store does not learn how far the log is synced", reason=str(error))
 

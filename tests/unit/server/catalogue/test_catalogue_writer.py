@@ -325,6 +325,29 @@ def test_drain_gives_up_at_its_deadline_when_the_store_does_not_answer() -> None
     run(test)
 
 
+def test_drain_gives_up_at_its_deadline_when_the_store_does_not_take_the_last_position() -> None:
+    """It has every change, so nothing has shown yet that it does not answer."""
+    f = Fixture()
+    rescue = threading.Timer(10, f.store.gate.set)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(f.writer.run)
+            f.make_durable(queue(1))
+            assert await f.writer.drain(trio.current_time() + 60)
+            f.log.durable_lsn += 8
+            f.store.entered.clear()
+            f.store.gate.clear()
+            rescue.start()
+            assert await f.writer.drain(trio.current_time() + 0.1)
+            assert f.store.entered.is_set() and not f.store.gate.is_set()
+            f.store.gate.set()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    rescue.cancel()
+
+
 def test_a_fault_of_the_program_ends_run_which_goes_on_with_the_same_changes() -> None:
     class Broken(FakeStore):
         faults = 1
