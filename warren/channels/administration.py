@@ -101,6 +101,9 @@ class Administration:
                 broker.access.apply(change)
             case PermissionPut() | PermissionDelete() | TopicPermissionPut() | TopicPermissionDelete():
                 existing_vhost(broker.vhosts, change.vhost)
+                if isinstance(change, PermissionPut | TopicPermissionPut) and change.user not in broker.access.users:
+                    # The next user of that name would have it.
+                    raise ValueError(f"user '{change.user}' does not exist")
                 broker.access.apply(change)
             case UserLimitsPut() | UserLimitsDelete():
                 broker.access.limit(change)

@@ -120,3 +120,17 @@ def test_a_vhost_that_is_made_again_is_nobodys() -> None:
     assert (access.permissions, access.topic_permissions) == before
     broker.administer(VhostPut("v"))
     assert access.maybe_principal(USER, "v") is None
+
+
+def test_nobody_gets_what_was_granted_to_an_earlier_user_of_the_name() -> None:
+    """An import plans with users that may be deleted before it grants them anything."""
+    harness = Harness()
+    broker = harness.broker
+    for put in (PermissionPut("bob", "/", ".*", ".*", ".*"), TopicPermissionPut("bob", "/", "amq.topic", ".*", ".*")):
+        ticket = broker.journal.last_ticket
+        with pytest.raises(ValueError, match="user 'bob' does not exist"):
+            broker.administer(put)
+        assert broker.journal.last_ticket == ticket
+    broker.administer(UserPut("bob", "", ""))
+    assert broker.access.maybe_principal("bob", "/") is None
+    assert broker.access.topic_permissions_of("bob") == []
