@@ -23,7 +23,7 @@ from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import BindJob
 from warren.exchanges.exchange_host import ExchangeHost
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.own_writes import ADDS
+from warren.msgstore.log.own_writes import ADDS, NOTHING
 from warren.queues.base_queue import BaseQueue
 from warren.queues.dead_letter import is_letter_of
 from warren.queues.delay import negate_delay
@@ -77,7 +77,8 @@ class HistoryBind(BindJob):
         return self._history.count
 
     def need(self) -> i64:
-        return ADDS
+        # An empty history adds nothing: a start, which imports definitions, would wait for the alarm to end.
+        return ADDS if self._history.count > 0 or self._begun else NOTHING
 
     def go_on(self, steps: Steps) -> bool:
         history = self._history

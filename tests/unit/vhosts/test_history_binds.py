@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import trio
 from engine_harness import Client, Harness, basic_consume, exchange_declare, publish_frames
 
 from warren.amqp import methods as m
@@ -11,6 +14,9 @@ from warren.amqp.field_table import Table, encode_table
 from warren.exchanges.history_bind import MESSAGE_STEPS
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.queues.long_work import BYTES_PER_STEP
+from warren.server.definitions.apply import apply_plan
+from warren.server.definitions.plan import make_plan
+from warren.server.definitions.schema import read_definitions
 
 EMPTY = encode_table({})
 # More than a turn brings.
@@ -249,3 +255,46 @@ def test_a_letter_of_another_queue_is_brought(harness: Harness, publisher: Clien
     harness.settle()
     consumer.expect(m.QueueBindOk)
     assert received(harness)[-1] == b"letter"
+
+
+# --- while memory or the disk is short --------------------------------------------------------------------------------
+
+
+def test_a_queue_is_bound_at_once_when_there_is_nothing_to_bring(harness: Harness, consumer: Client) -> None:
+    consumer.declare_exchange("empty", "x-recent-history")
+    harness.broker.set_alarm("disk", True)
+    consumer.bind("q", "empty")
+    assert len(list(harness.vhost.bindings())) == 1
+
+
+def test_an_import_whose_bind_waits_for_the_disk_keeps_nobody_else_waiting(
+    harness: Harness, publisher: Client, consumer: Client
+) -> None:
+    broker = harness.broker
+    broker.set_alarm("disk", True)
+    bound = {"source": "h", "destination": "q"}
+    data = json.dumps({"queues": [{"name": "made"}], "bindings": [bound]}).encode()
+
+    async def pause() -> None:
+        await trio.sleep(0.001)
+
+    async def main() -> None:
+        plan = await make_plan(broker, await read_definitions(data, "/", pause), pause)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(apply_plan, broker, plan, pause, harness.settle)
+            with trio.fail_after(10):
+                while "made" not in harness.vhost.queues:
+                    await pause()
+                for _ in range(5):
+                    await pause()
+            try:
+                consumer.declare("durable", durable=True)
+                assert list(harness.vhost.bindings()) == []
+            finally:
+                broker.set_alarm("disk", False)
+                harness.settle()
+            assert len(list(harness.vhost.bindings())) == 1
+        assert plan.conflicts() == []
+
+    trio.run(main)
+    assert received(harness) == numbers(0, MANY)

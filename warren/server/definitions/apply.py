@@ -1,11 +1,12 @@
 """Carry out a plan: change memory piece by piece, then commit all changes in one go.
 
 1. The journal is held while a plan is applied. After a crash, before or in the middle of the commit, the disk has
-   either all of the plan or nothing of it.
+   either all of the plan or nothing of it. A binding whose queue gets remembered messages first follows when it has
+   them: that may wait for memory or the disk, and nobody else could declare anything meanwhile.
 2. In memory the changes are made one after the other, with pauses, so clients may see a part of them for a moment. If
    something has changed since the planning, for instance because a client declared a queue in a pause, the step becomes
    a conflict; the rest is imported. After a fault of ours in the middle, the earlier steps stay and are committed.
-3. Applying is not cancelled: the import finishes even when the client disconnects.
+3. Applying is not cancelled: the import finishes even when the client disconnects. Only the wait for such bindings is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from warren.server.definitions.schema import Definitions, Pause
 from warren.vhosts.topology_watcher import INTERNAL_USER
 
 _SETTLE_EVERY: Final = 64
+_BIND_POLL_S: Final = 0.01
 
 
 class Importer:
@@ -55,6 +57,7 @@ async def apply_plan(broker: Broker, plan: ImportPlan, pause: Pause, settle: Cal
     """
     journal = broker.journal
     journal.hold()
+    binds: list[BindJob] = []
     try:
         with trio.CancelScope(shield=True):
             for number, change in enumerate(plan.changes):
@@ -62,9 +65,8 @@ async def apply_plan(broker: Broker, plan: ImportPlan, pause: Pause, settle: Cal
                     continue
                 try:
                     bind = _carry_out(broker, change.step, by or INTERNAL_USER)
-                    while bind is not None and not bind.is_done:
-                        settle()
-                        await pause()
+                    if bind is not None and not bind.is_done:
+                        binds.append(bind)
                 except (AmqpError, ValueError) as error:
                     change.action = CONFLICT
                     change.detail = error.explanation if isinstance(error, AmqpError) else str(error)
@@ -74,6 +76,9 @@ async def apply_plan(broker: Broker, plan: ImportPlan, pause: Pause, settle: Cal
     finally:
         journal.release()
         settle()
+    for bind in binds:
+        while not bind.is_done:
+            await trio.sleep(_BIND_POLL_S)
     return journal.last_ticket
 
 
