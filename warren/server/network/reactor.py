@@ -407,6 +407,11 @@ class Reactor:
         except OSError:
             self.sockets.lost(transport)
             return
+        except Exception as error:
+            # A defect of ours, or too little memory, met by one connection: the outboxes after it are sent, too.
+            self._crashed(error)
+            self.sockets.lost(transport)
+            return
         wanted = transport.interest & ~WRITE if done else transport.interest | WRITE
         if wanted != transport.interest:
             self.sockets.set_interest(transport, wanted)

@@ -55,9 +55,10 @@ class Sockets:
 
     def begin(self, transport: Transport) -> None:
         """Watch a new socket; its peer follows when it is ready."""
+        # In this order: one that the system does not watch, since it watches too many, is in no list.
+        self._poller.selector.register(transport.fd, READ)
         self.by_fd[transport.fd] = transport
         transport.interest = READ
-        self._poller.selector.register(transport.fd, READ)
         if transport.is_ready():
             self.connect(transport)
 

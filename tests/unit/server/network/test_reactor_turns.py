@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
@@ -420,6 +421,30 @@ def test_a_connection_for_which_there_is_no_memory_is_closed_and_the_next_is_acc
     assert len(made) == 2 * ACCEPTS_PER_TURN - 1
 
 
+def test_a_connection_that_the_system_does_not_watch_is_closed_and_the_next_is_accepted(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system watches a limited number of descriptors for all processes of a user."""
+    queueing = Queueing()
+    place.reactor.acceptor.listen(Listener(cast(socket.socket, queueing), None))
+    selector = place.reactor.poller.selector
+
+    class Full:
+        def register(self, fd: int, eventmask: int, /) -> None:
+            monkeypatch.undo()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(selector, name)
+
+    monkeypatch.setattr(place.reactor.poller, "selector", Full())
+    place.reactor.turn(selector.poll(0))
+    assert [type(error) for error in place.crashes] == [OSError]
+    place.crashes.clear()
+    assert place.reactor.connection_count() == ACCEPTS_PER_TURN - 1
+    assert place.reactor._admission.unauthenticated == ACCEPTS_PER_TURN - 1
+
+
 def test_who_connects_behind_too_many_waits_for_a_share_of_a_second_not_for_its_end() -> None:
     place = Place(accepts_per_s=100)
     queueing = Queueing()
@@ -490,3 +515,28 @@ def test_an_error_while_something_is_written_for_a_peer_ends_that_peer_only(plac
     place.crashes.clear()
     assert b"an internal error" in peer.taken()
     assert other.taken() == QOS_OK * 3
+
+
+def test_a_peer_for_which_memory_does_not_suffice_is_lost_and_the_next_ones_get_theirs(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = place.connect(3)
+    transport = place.reactor.sockets.by_fd[first.fileno()]
+    real = Transport.flush
+
+    def flush(self: Transport) -> bool:
+        if self is transport:
+            raise MemoryError
+        return real(self)
+
+    monkeypatch.setattr(Transport, "flush", flush)
+    for peer in (first, second, third):
+        peer.say(QOS)
+    place.reactor.turn(place.reactor._selector.poll(0))
+    assert [type(error) for error in place.crashes] == [MemoryError]
+    place.crashes.clear()
+    assert place.reactor.connection_count() == 2
+    assert (second.taken(), third.taken()) == (QOS_OK, QOS_OK)
+    second.say(QOS)
+    place.turn()
+    assert second.taken() == QOS_OK
