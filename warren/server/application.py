@@ -336,6 +336,7 @@ class Application:
             certificate_user=self._certificate_user,
             on_crash=self._crashed,
             on_settled=self._engine_settled,
+            on_closed=self._hung_up,
             is_alone=self._is_alone,
             dispatch=self._messages.dispatch,
             on_wake=self._messages.completed,
@@ -378,7 +379,7 @@ class Application:
         self._drain_scope = trio.CancelScope()
         self._stopped_clean = False
         self._exit_code = 0
-        self._logins_under_way = 0
+        self._logins: dict[int, trio.CancelScope] = {}  # under way, by the keys of their connections
 
     @property
     def messages(self) -> MessageStoreService:
@@ -697,16 +698,23 @@ class Application:
             lambda: broker.has_alarm("memory") or broker.log.under_pressure, lambda: int(broker.log.resident_bytes)
         )
 
-    async def _login(self, request: LoginRequest) -> None:
+    async def _login(self, request: LoginRequest, scope: trio.CancelScope) -> None:
         try:
-            await self._check_login(request)
+            with scope:
+                await self._check_login(request)
         except Exception:
             # A defect of ours, or no free thread: refuse this login only.
             request.refuse()
             self._settle()
             raise
         finally:
-            self._logins_under_way -= 1
+            del self._logins[request.connection.key]
+
+    def _hung_up(self, key: int) -> None:
+        """A connection is closed: its login ends, or closed connections would have any number of logins wait."""
+        login = self._logins.get(key)
+        if login is not None:
+            login.cancel()
 
     def _recalls(self, request: LoginRequest) -> bool:
         """Tell whether a password has been verified before: such a login, even one of many, need not wait."""
@@ -828,7 +836,7 @@ class Application:
         self._broker.administer(record)
 
     def _is_alone(self) -> bool:
-        return self._logins_under_way == 0
+        return not self._logins
 
     def _certificate_user(self, certificate: dict[str, object]) -> str | None:
         return maybe_user_of_certificate(certificate, self._settings.tls.cert_login_from)
@@ -844,9 +852,10 @@ class Application:
             write: Callable[..., None] = getattr(log, notice.level)
             write(notice.event, **notice.fields)
         logins, broker.logins = broker.logins, []
-        assert self._nursery is not None
         recalled = False
         for request in logins:
+            if not request.connection.is_checking_login():
+                continue  # it has hung up
             if self._recalls(request):
                 recalled = True
                 try:
@@ -856,8 +865,9 @@ class Application:
                     self._crashed(error)
                     request.refuse()
                 continue
-            self._logins_under_way += 1
-            self._nursery.start_soon(self.tasks.once, "login", self._login, request)
+            assert self._nursery is not None
+            scope = self._logins[request.connection.key] = trio.CancelScope()
+            self._nursery.start_soon(self.tasks.once, "login", self._login, request, scope)
         if recalled:
             self._wake()  # to send all the answers in one turn
 

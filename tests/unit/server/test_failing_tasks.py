@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -12,8 +14,11 @@ import pytest
 import trio
 from link_host import LOOPBACK_SETTINGS as SETTINGS
 
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import encode_table
+from warren.amqp.methods import PROTOCOL_HEADER
 from warren.amqp_client.client_errors import BrokerError
 from warren.links.amqp_client import LinkConnection, connect
 from warren.links.amqp_uri import BrokerUri
@@ -29,6 +34,13 @@ from warren.testing.disk import MemoryFiles
 from warren.vhosts.metadata import PermissionPut, QueuePut, UserPut, VhostPut
 
 DEADLINE_S = 60.0
+SETTINGS_IN_MEMORY = Settings(
+    data_dir=Path("memory"),
+    listeners={"amqp": Endpoint("127.0.0.1", 0)},
+    http=None,
+    limits=LimitSettings(memory_high_watermark=MemoryWatermark(size_bytes=1 << 40)),
+    store=StoreSettings(segment_bytes=4 << 20, memory_bytes=1 << 40, disk_free_min_bytes=0, scrub_bytes_per_s=0),
+)
 ERRORS = [MemoryError(), OverflowError("too large"), OSError(24, "Too many open files"), RecursionError("deep")]
 
 
@@ -76,15 +88,8 @@ class Place:
 
 def run(test: Callable[[Place], Awaitable[None]]) -> int:
     """Run `test` beside a broker, stop it, and return the exit code."""
-    settings = Settings(
-        data_dir=Path("memory"),
-        listeners={"amqp": Endpoint("127.0.0.1", 0)},
-        http=None,
-        limits=LimitSettings(memory_high_watermark=MemoryWatermark(size_bytes=1 << 40)),
-        store=StoreSettings(segment_bytes=4 << 20, memory_bytes=1 << 40, disk_free_min_bytes=0, scrub_bytes_per_s=0),
-    )
     plugin = Bystander()
-    application = Application(settings, MemoryCatalogue(), MemoryFiles(), [plugin])
+    application = Application(SETTINGS_IN_MEMORY, MemoryCatalogue(), MemoryFiles(), [plugin])
     codes: list[int] = []
 
     async def serve(served: trio.Event) -> None:
@@ -161,6 +166,42 @@ def test_a_login_that_fails_is_refused_and_the_next_one_is_not(error: BaseExcept
     assert run(test) == 0
 
 
+def test_logins_of_closed_connections_do_not_wait() -> None:
+    """A client that hangs up at once has room for its next connection: closed ones could be any number."""
+
+    async def test(place: Place) -> None:
+        never = trio.Event()
+        waiting = 0
+
+        async def check(user: str, password: bytes, address: str) -> bool:
+            nonlocal waiting
+            waiting += 1
+            try:
+                await never.wait()
+            finally:
+                waiting -= 1
+            return False
+
+        (listening,) = [each for each in place.management.listening if each.protocol == "amqp"]
+        with patch.object(place.management.authenticator, "check", check):
+            clients: list[socket.socket] = []
+            for number in range(5):
+                client = socket.create_connection((listening.host, listening.port))
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                response = b"\0user\0guess %d" % number
+                client.sendall(PROTOCOL_HEADER)
+                client.sendall(method_frame(0, m.ConnectionStartOk({}, "PLAIN", response, "en_US")))
+                clients.append(client)
+            await place.until(lambda: waiting == 5)
+            for client in clients:
+                client.close()
+            await place.until(lambda: waiting == 0)
+        await place.connect()
+        assert place.failures("login") == 0
+
+    assert run(test) == 0
+
+
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_commit_that_fails_by_our_fault_is_made_again(error: BaseException) -> None:
     async def test(place: Place) -> None:
@@ -224,3 +265,13 @@ def test_a_wall_clock_that_is_set_expires_nothing() -> None:
         assert "q" in broker.vhosts["/"].queues
 
     assert run(test) == 0
+
+
+def test_an_alarm_before_there_are_clients_is_logged_and_fails_nothing() -> None:
+    """The watch over memory begins before a broker restores what it has."""
+    application = Application(SETTINGS_IN_MEMORY, MemoryCatalogue(), MemoryFiles())
+    application._broker.set_alarm("memory", True)
+    application._settle()
+    assert application._broker.notices == []
+    application._messages.end()
+    application._reactor.close()

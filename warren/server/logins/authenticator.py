@@ -11,7 +11,7 @@
    the user from that network. While one is empty guesses are slow: their hashes have the turns of suspects
    (``hash_turns.py``), one at a time with a pause, and refusals are told later. A remembered pair does not wait. A
    login from a network where this user has logged in before does not wait behind others from there, nor behind guesses
-   at the user from elsewhere.
+   at the user from elsewhere. A hash that is cancelled counts as a failure.
 5. A user in `LOOPBACK_ONLY` logs in from this machine only. The address of the accepted socket decides.
 6. When a password fits a RabbitMQ hash, it is hashed with scrypt, and the new record is announced, before the check
    returns.
@@ -194,20 +194,20 @@ class Authenticator:
             if flight.answer is not None:
                 return flight.answer, flight.slowly
         flight = self._flights[key] = _Flight()
+        has_begun = False
         try:
             async with self._turns.turn(*self._share_of(user, origin)) as flight.slowly:
+                has_begun = True
                 flight.answer = await self._hash_and_compare(user, record, password, key)
                 if flight.slowly and not flight.answer:
                     await trio.sleep(SUSPECT_PAUSE_S)
         finally:
             del self._flights[key]
             flight.landed.set()
+            if has_begun and not flight.answer:
+                self._note_failure(user, origin)
         if flight.answer:
             self._note_known_peer(user, origin)
-        else:
-            self._peer_failures.spend(origin, self._clock())
-            self._user_failures.spend(user, self._clock())
-            self._pair_failures.spend(f"{origin} {user}", self._clock())
         return flight.answer, flight.slowly
 
     async def _hash_and_compare(self, user: str, record: UserPut | None, password: bytes, key: bytes) -> bool:
@@ -262,6 +262,12 @@ class Authenticator:
         self._verified_until.move_to_end(key)
         if len(self._verified_until) > _CACHE_ENTRIES_MAX:
             self._verified_until.popitem(last=False)
+
+    def _note_failure(self, user: str, origin: str) -> None:
+        now = self._clock()
+        self._peer_failures.spend(origin, now)
+        self._user_failures.spend(user, now)
+        self._pair_failures.spend(f"{origin} {user}", now)
 
     def _note_known_peer(self, user: str, origin: str) -> None:
         self._known_peers[user, origin] = None

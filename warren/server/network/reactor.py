@@ -65,6 +65,10 @@ LURK_S: Final = 0.001
 HELD_S: Final = 0.005  # between two looks while clients are held back
 
 
+def _ignore(_key: int) -> None:
+    """Do nothing."""
+
+
 def feed_units(ready: int) -> int:
     """Return how many units of work each of `ready` sockets may do in a turn."""
     return min(max(TURN_UNITS // max(ready, 1), FEED_UNITS_MIN), FEED_UNITS_MAX)
@@ -74,8 +78,9 @@ class Reactor:
     """The turns of one broker: `poller` waits, `acceptor` has the listeners, `sockets` those that are open.
 
     `certificate_user` maps a verified certificate to a user name, `on_crash` receives our own faults, `on_settled` runs
-    when the engine has left notices or login requests, `is_alone` tells whether no other task waits to run. `dispatch`
-    runs when the message log has jobs, `on_wake` in the turn after a `wake`. `clock` is monotonic, in seconds.
+    when the engine has left notices or login requests, `is_alone` tells whether no other task waits to run. `on_closed`
+    gets the key of each peer whose socket is closed. `dispatch` runs when the message log has jobs, `on_wake` in the
+    turn after a `wake`. `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class Reactor:
         certificate_user: Callable[[dict[str, object]], str | None],
         on_crash: Callable[[BaseException], None],
         on_settled: Callable[[], None],
+        on_closed: Callable[[int], None] = _ignore,
         is_alone: Callable[[], bool],
         dispatch: Callable[[], None],
         on_wake: Callable[[], None],
@@ -104,6 +110,7 @@ class Reactor:
             self.poller,
             admission,
             certificate_user=certificate_user,
+            on_closed=on_closed,
             tls_handshake_timeout_s=tls_handshake_timeout_s,
             keepalive=keepalive,
             clock=clock,

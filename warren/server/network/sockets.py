@@ -28,7 +28,10 @@ UNSENT_S: Final = 30.0
 
 
 class Sockets:
-    """The open sockets. `certificate_user` maps a verified certificate to a user name."""
+    """The open sockets. `certificate_user` maps a verified certificate to a user name.
+
+    `on_closed` gets the key of a peer whose socket is closed.
+    """
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class Sockets:
         admission: Admission,
         *,
         certificate_user: Callable[[dict[str, object]], str | None],
+        on_closed: Callable[[int], None],
         tls_handshake_timeout_s: float,
         keepalive: Keepalive,
         clock: Callable[[], float],
@@ -49,6 +53,7 @@ class Sockets:
         self._poller = poller
         self._admission = admission
         self._certificate_user = certificate_user
+        self._on_closed = on_closed
         self._clock = clock
         self._dead_peers = DeadPeers(keepalive)
         self._ending: dict[int, Transport] = {}  # transports with a deadline for their end
@@ -126,6 +131,7 @@ class Sockets:
         if connection is not None:
             self.by_key.pop(connection.key, None)
             connection.lost()
+            self._on_closed(connection.key)
         if transport.pre_auth:
             transport.pre_auth = False
             self._admission.leave(transport.fd)

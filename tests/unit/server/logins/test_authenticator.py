@@ -358,6 +358,32 @@ def test_guessing_is_slow_after_some_failures_and_quick_again_later(fixture: Fix
 
 
 @pytest.mark.usefixtures("few_failures")
+def test_who_hangs_up_during_its_hash_has_failed(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else guesses would cost hashes, and never make a suspect."""
+    hashed = threading.Event()
+    real = authenticator_module._compare
+
+    def noted(record: UserPut | None, password: bytes) -> tuple[bool, PasswordHash | None]:
+        hashed.set()
+        return real(record, password)
+
+    monkeypatch.setattr(authenticator_module, "_compare", noted)
+
+    async def test() -> None:
+        authenticator = fixture.make()
+        for number in range(int(authenticator_module._PEER_BURST)):
+            assert not authenticator._is_suspect((REMOTE, ""))
+            hashed.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(guess, authenticator.check, f"nobody-{number}", b"guess", REMOTE)
+                await trio.to_thread.run_sync(hashed.wait)
+                nursery.cancel_scope.cancel()
+        assert authenticator._is_suspect((REMOTE, ""))
+
+    run(test)
+
+
+@pytest.mark.usefixtures("few_failures")
 def test_guesses_of_suspects_are_hashed_one_at_a_time_with_pauses(fixture: Fixture) -> None:
     async def test() -> None:
         check = fixture.make().check
