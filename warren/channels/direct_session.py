@@ -9,8 +9,8 @@
    last one: it has closed the session.
 5. `on_answer` is called when there is an answer or when the session may continue. It must not call back.
 
-Commands are values: those of `amqp.methods` for exchange.*, queue.*, basic.get, basic.nack and tx.select, declarations
-as those of `amqp.declarations`, a message as a `Publish`, staged messages as `StagedPublishes`.
+Commands are values: those of `amqp.methods` for exchange.*, queue.*, basic.get, basic.ack, basic.nack and tx.select,
+declarations as those of `amqp.declarations`, a message as a `Publish`, staged messages as `StagedPublishes`.
 """
 
 from __future__ import annotations
@@ -234,6 +234,8 @@ class DirectSession(Session):
                 if not may_get(self, command.queue):
                     return False
                 get(self, command)
+            case m.BasicAck():
+                self.acknowledge(command.delivery_tag, command.multiple)
             case m.BasicNack():
                 self.reject(command.delivery_tag, multiple=command.multiple, requeue=command.requeue, failed=False)
             case m.TxSelect():

@@ -149,9 +149,7 @@ def _asked_for(wanted: Get) -> tuple[str, int, str]:
     return mode, wanted.count, wanted.encoding
 
 
-async def _get(
-    call: Call, view: EngineView, client: DirectClient, queue: QueueRef, count: int, *, no_ack: bool
-) -> list[Got]:
+async def _get(call: Call, view: EngineView, client: DirectClient, queue: QueueRef, count: int) -> list[Got]:
     """Get messages, as far as the budget of bodies has room for as many bytes as they have on average.
 
     The answer has all messages that were taken from the queue, whatever their size: they may no longer exist elsewhere.
@@ -171,7 +169,7 @@ async def _get(
             if received:
                 break
             raise
-        got = await client.get(call.params["queue"], no_ack=no_ack)
+        got = await client.get(call.params["queue"], no_ack=False)
         if got is None:
             break
         received.append(got)
@@ -196,6 +194,14 @@ async def _describe(got: Got, wanted_encoding: str, truncate: int | None) -> Des
         "payload": payload,
         "payload_encoding": encoding,
     }
+
+
+def _settling(mode: str, last: int) -> m.BasicAck | m.BasicNack:
+    """Return the command that settles the deliveries up to `last`."""
+    if mode == "ack_requeue_false":
+        return m.BasicAck(last, multiple=True)
+    # A requeued message counts as a failed delivery when it was rejected, and only then.
+    return m.BasicNack(last, multiple=True, requeue=mode.endswith("true"))
 
 
 class MessageHandlers(Handlers):
@@ -232,16 +238,15 @@ class MessageHandlers(Handlers):
             raise not_found(f"NOT_FOUND - no queue '{call.params['queue']}' in vhost '{vhost}'")
         wanted = await call.body(Get)
         mode, count, encoding = _asked_for(wanted)
-        with call.client() as client:
-            received = await _get(call, self._view, client, queue, count, no_ack=mode == "ack_requeue_false")
-            if received and mode != "ack_requeue_false":
-                last, requeue = received[-1].delivery_tag, mode.endswith("true")
-                # A requeued message counts as a failed delivery when it was rejected, and only then.
-                client.send(m.BasicNack(last, multiple=True, requeue=requeue))
         shown: list[Described] = []
-        for each in received:
-            shown.append(await _describe(each, encoding, wanted.truncate))
-            await give_way()
+        with call.client() as client:
+            received = await _get(call, self._view, client, queue, count)
+            for each in received:
+                shown.append(await _describe(each, encoding, wanted.truncate))
+                await give_way()
+            if received:
+                # Not earlier: if a read from disk fails or takes too long, all of them return to the queue.
+                client.send(_settling(mode, received[-1].delivery_tag))
         return shown
 
     async def check_aliveness(self, call: Call) -> Described:
