@@ -75,7 +75,7 @@ async def answer_list(
     if paged:
         _check_page(page, page_size, filtered_count)
     if sorts:
-        found = await _sorted(found, query, describe, keys, page * page_size)
+        found = await _sorted(found, query, describe, keys, gone, page * page_size)
     if not paged:
         return Response(200, pieces=_rows(query, found, describe, gone).pieces())
     found = found[(page - 1) * page_size : page * page_size]
@@ -225,6 +225,7 @@ async def _sorted(
     query: Mapping[str, str],
     describe: Callable[[Item], Described],
     keys: Mapping[str, Callable[[Item], object]],
+    gone: Callable[[Item], bool],
     most: int,
 ) -> list[Item]:
     column = query["sort"]
@@ -232,6 +233,8 @@ async def _sorted(
     path = column.split(".")
 
     def rank(item: Item) -> tuple[int, Any]:
+        if gone(item):
+            return order(None)  # it cannot be described
         return order(key_of(item) if key_of is not None else dig(describe(item), path))
 
     return await in_order(items, rank, reverse=query.get("sort_reverse") == "true", most=most)

@@ -267,6 +267,16 @@ def test_rows_are_described_when_the_peer_takes_them_and_what_has_gone_is_left_o
         assert call.works == bool(query) and (call.held >= 8 * 2000) == bool(query)
 
 
+@pytest.mark.parametrize("query", ["sort=detail", "sort=detail&sort_reverse=true", "page=1&sort=detail"])
+def test_what_goes_while_it_is_sorted_is_not_described(query: str) -> None:
+    """A vhost or user that is gone has no description: the others are listed all the same."""
+    described: list[str] = []
+    _, answer = asked(query, named("a", "b", "c"), described, {"b"})
+    rows = json.loads(whole(answer))
+    assert sorted(names(rows["items"] if "page" in query else rows)) == ["a", "c"]
+    assert "b" not in described
+
+
 def test_a_page_counts_the_rows_that_are_there() -> None:
     rows = named("a", "b", "c", "d")
     _, answer = asked("page=1&page_size=3", rows, [], {"b"})
