@@ -1,6 +1,7 @@
 """Lists as RabbitMQ's API gives them: sorted, filtered by name, in pages, and with chosen columns.
 
     sort, sort_reverse                       by any field, nested ones with dots
+    sort_natural                             numbers in texts count, case does not: q2 before Q10; up to `NATURAL_MAX`
     page, page_size, name, use_regex         an object with `items` instead of an array; case does not matter in names,
                                              and without a page they are not filtered
     columns                                  fields that are wanted, nested ones with dots
@@ -16,6 +17,7 @@ Source: RabbitMQ, management HTTP API; texts of refusals from 3.10.8.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
@@ -31,11 +33,13 @@ from warren.vhosts.pattern import Pattern
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 500
 MANY: Final = 1000
+NATURAL_MAX: Final = 10_000
 # Memory of a reference, and of a rank while a list is sorted.
 REFERENCE_BYTES: Final = 8
 RANK_BYTES: Final = 200
 RUN: Final = 256
-QUERY: Final = ("page", "page_size", "name", "use_regex", "sort", "sort_reverse", "columns")
+QUERY: Final = ("page", "page_size", "name", "use_regex", "sort", "sort_reverse", "sort_natural", "columns")
+_NUMBER: Final = re.compile("0*([0-9]+)")
 
 Item = TypeVar("Item")
 Described = dict[str, Any]
@@ -166,6 +170,17 @@ def order(value: object) -> tuple[int, Any]:
     return (3, str(value))
 
 
+def natural(value: object) -> tuple[int, Any]:
+    """Return the same for an order in which numbers in texts count as such, and case does not."""
+    return order(_NUMBER.sub(_with_length, value.lower()) if isinstance(value, str) else value)
+
+
+def _with_length(number: re.Match[str]) -> str:
+    """Return digits after their number, so that the order of these texts is that of the numbers."""
+    digits = number[1]
+    return f"{len(digits)}{digits}" if len(digits) < 9 else f"9{len(digits):05}{digits}"
+
+
 def dig(row: object, path: Sequence[str]) -> object:
     """Return a nested field of a description, None when it is not there."""
     for part in path:
@@ -231,11 +246,12 @@ async def _sorted(
     column = query["sort"]
     key_of = keys.get(column)
     path = column.split(".")
+    order_of = natural if query.get("sort_natural") == "true" and len(items) <= NATURAL_MAX else order
 
     def rank(item: Item) -> tuple[int, Any]:
         if gone(item):
             return order(None)  # it cannot be described
-        return order(key_of(item) if key_of is not None else dig(describe(item), path))
+        return order_of(key_of(item) if key_of is not None else dig(describe(item), path))
 
     return await in_order(items, rank, reverse=query.get("sort_reverse") == "true", most=most)
 

@@ -16,7 +16,9 @@ NUMBERS: Final = frozenset(
     {"page", "page_size", "offset", "count", "scan_from", "truncate", "limit"}
     | {f"{prefix}_{end}" for prefix in ("lengths", "msg_rates", "data_rates", "node_stats") for end in ("age", "incr")}
 )
-FLAGS: Final = frozenset({"use_regex", "sort_reverse", "if-empty", "if-unused", "disable_stats", "enable_queue_totals"})
+FLAGS: Final = frozenset(
+    {"use_regex", "sort_reverse", "sort_natural", "if-empty", "if-unused", "disable_stats", "enable_queue_totals"}
+)
 NEEDS: Final = {
     Access.PUBLIC: "Needs no login.",
     Access.CLIENT: "Needs permissions in the vhost, and no tag.",

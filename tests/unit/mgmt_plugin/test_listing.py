@@ -95,6 +95,17 @@ def test_values_of_different_types_can_be_sorted() -> None:
             assert (order(one) < order(other)) in (True, False)
 
 
+def test_numbers_in_texts_count_as_numbers_if_that_is_asked_for() -> None:
+    """The web UI does: people look for queue10 after queue9. By itself the order is RabbitMQ's."""
+    texts = ["q10", "q9", "Q2", "q", "q02a", "q1-10", "q1-9", "10", "9", "q" + "9" * 9, "q1" + "0" * 9, "q0", "q-1"]
+    counted = ["9", "10", "q", "q-1", "q0", "q1-9", "q1-10", "Q2", "q02a", "q9", "q10", "q" + "9" * 9, "q1" + "0" * 9]
+    assert names(ask(named(*texts), "sort=name&sort_natural=true")) == counted
+    assert names(ask(named(*texts), "sort=name&sort_natural=true&sort_reverse=true")) == counted[::-1]
+    assert names(ask(named(*texts), "sort=name")) == sorted(texts)
+    rows: list[Row] = [{"name": "a", "v": 10}, {"name": "b", "v": 9}, {"name": "c"}]
+    assert names(ask(rows, "sort=v&sort_natural=true")) == ["c", "b", "a"]
+
+
 def test_what_a_key_knows_is_sorted_without_describing_more_than_the_page() -> None:
     rows = [{"name": f"q{number:03}"} for number in range(200)]
     described: list[Row] = []

@@ -34,6 +34,7 @@ function listPath(base, list, extra) {
     use_regex: list.name ? list.regex : null,
     sort: list.sort?.by,
     sort_reverse: list.sort?.descending ? 'true' : null,
+    sort_natural: list.sort ? 'true' : null,
     ...extra,
   });
 }
