@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from warren import __version__
+from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.resources.overview import PRODUCT
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route
 
@@ -115,12 +116,17 @@ def _tag(route: Route) -> str:
 
 
 class DocumentHandlers(Handlers):
-    """The handler of the document of all `routes`."""
+    """The handler of the document of all `routes`.
+
+    Strangers may ask for it, and to make it takes much longer than a turn: it is made once.
+    """
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._routes = routes
+        self._made = b""
 
-    async def show_document(self, call: Call) -> dict[str, Any]:
-        return document(self._routes)
+    async def show_document(self, call: Call) -> Response:
+        self._made = self._made or msgspec.json.encode(document(self._routes))
+        return Response(200, self._made)
 
     ROUTES: ClassVar = (Route("GET", "/api/openapi.json", Access.PUBLIC, show_document, "This document"),)

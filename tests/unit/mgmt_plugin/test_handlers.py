@@ -11,7 +11,8 @@ import trio
 
 from warren.engine_view.parameters import Parameters
 from warren.engine_view.permissions import Permissions
-from warren.mgmt_plugin.http.server import HttpError, Request
+from warren.mgmt_plugin import openapi
+from warren.mgmt_plugin.http.server import HttpError, Request, Response
 from warren.mgmt_plugin.operators import Operator
 from warren.mgmt_plugin.plugin import HANDLERS, table_of
 from warren.mgmt_plugin.resources.health_checks import OTHER_NAMES, CheckFailed, HealthHandlers
@@ -61,6 +62,22 @@ def test_a_health_check_needs_no_broker() -> None:
     assert asked(handlers, method="GET", path="/api/health/checks/certificate-expiration/1/days") == {"status": "ok"}
     with pytest.raises(HttpError, match="the disk is full"):
         asked(handlers, method="GET", path="/health")
+
+
+def test_the_document_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer than a turn, and anybody may ask for it."""
+    made: list[None] = []
+
+    def document(routes: object) -> dict[str, str]:
+        made.append(None)
+        return {"openapi": "3.1.0"}
+
+    monkeypatch.setattr(openapi, "document", document)
+    handlers = openapi.DocumentHandlers(())
+    for _ in range(3):
+        answer = asked(handlers, method="GET", path="/api/openapi.json")
+        assert isinstance(answer, Response) and answer.body == b'{"openapi":"3.1.0"}'
+    assert len(made) == 1
 
 
 OTHERS = ("http", "https", "prometheus", "data", "datas", CLUSTERING)
