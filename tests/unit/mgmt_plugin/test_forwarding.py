@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable
 
+import h11
 import pytest
 import trio
 
@@ -149,6 +150,47 @@ def test_a_body_that_does_not_come_is_the_fault_of_who_asked() -> None:
             await forward(asked, node.ours)
         assert refusal.value.status == 408
         assert node.ours.fileno() == -1
+
+    in_trio(test)
+
+
+def test_a_body_that_breaks_off_or_is_malformed_is_the_fault_of_who_asked() -> None:
+    """Not ours: nothing is logged as an internal error when a client leaves."""
+
+    async def test(node: Node) -> None:
+        async def part() -> bytes:
+            raise h11.RemoteProtocolError("peer closed connection without sending complete message body")
+
+        asked = request("POST", content_length="100")
+        asked.body_part = part
+        with pytest.raises(HttpError) as refusal:
+            await forward(asked, node.ours)
+        assert refusal.value.status == 400
+        assert node.ours.fileno() == -1
+
+    in_trio(test)
+
+
+@pytest.mark.parametrize(
+    "headers", [{"x-reason": "gr\u00f6\u00dfer"}, {"x-reason": "gr\u00c3\u00b6\u00c3\u009fer"}, {}]
+)
+def test_any_head_that_was_understood_here_goes_on(headers: dict[str, str]) -> None:
+    """(4) Values of Latin-1, as the pages send them, of UTF-8, as programs do, and no host, as of HTTP/1.0."""
+
+    async def test(node: Node) -> None:
+        async def work() -> None:
+            await node.hears(b"\r\n\r\n")
+            await node.stream.send_all(b"HTTP/1.1 204 \r\n\r\n")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            asked = request("DELETE")
+            asked.headers.pop("host")
+            asked.headers.update(headers)
+            response, _ = await answered(node, asked)
+        assert response.status == 204
+        for name, value in headers.items():
+            assert f"{name}: {value}\r\n".encode("latin-1") in node.received
 
     in_trio(test)
 

@@ -54,9 +54,13 @@ class _Exchange:
         """Send the request, and return the head of the answer."""
         options = {name.strip().lower() for name in request.headers.get("connection", "").split(",")}
         left_out = _OF_THE_CONNECTION | options
-        headers = [(name, value) for name, value in request.headers.items() if name not in left_out]
+        kept = [(name, value) for name, value in request.headers.items() if name not in left_out]
+        # As bytes: values may have any of Latin-1.
+        headers = [(name.encode(), value.encode("latin-1")) for name, value in kept]
         if "transfer-encoding" in request.headers:
-            headers.append(("transfer-encoding", "chunked"))
+            headers.append((b"transfer-encoding", b"chunked"))
+        if "host" not in request.headers:
+            headers.append((b"host", b""))  # HTTP/1.0 need not have it
         target = f"{request.path}?{request.query}" if request.query else request.path
         await self._send(h11.Request(method=request.method, target=target, headers=headers))
         answer = None
@@ -69,8 +73,8 @@ class _Exchange:
         if answer is None:
             raise h11.RemoteProtocolError("the answer is incomplete")
         found = [(name.decode("ascii"), value.decode("latin-1")) for name, value in answer.headers]
-        kept = tuple((name, value) for name, value in found if name not in _OF_THE_CONNECTION)
-        return Response(answer.status_code, headers=kept, source=self)
+        answered = tuple((name, value) for name, value in found if name not in _OF_THE_CONNECTION)
+        return Response(answer.status_code, headers=answered, source=self)
 
     async def _maybe_answer(self) -> h11.Response | None:
         """Return the head of the answer, None when it does not come."""
@@ -103,6 +107,9 @@ class _Exchange:
             await self._send(h11.EndOfMessage())
         except HttpError as refusal:
             self._refusal = refusal
+            scope.cancel()
+        except h11.RemoteProtocolError:
+            self._refusal = HttpError(400, "bad_request", "the body is malformed, or incomplete")
             scope.cancel()
         except trio.BrokenResourceError:
             return  # the answer may be there all the same
