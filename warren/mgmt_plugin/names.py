@@ -109,8 +109,15 @@ def check_may_close(call: Call, user: str) -> None:
 
 
 def reason_of(call: Call, otherwise: str = CLOSED_BY_MANAGEMENT) -> str:
-    """Return what the log says, and the client is told; `otherwise`: when the request does not say it."""
-    return call.request.headers.get("x-reason") or otherwise
+    """Return what the log says, and the client is told; `otherwise`: when the request does not say it.
+
+    Programs send UTF-8, as to RabbitMQ, and browsers can send Latin-1 only.
+    """
+    given = call.request.headers.get("x-reason", "")
+    try:
+        return given.encode("latin-1").decode() or otherwise
+    except UnicodeDecodeError:
+        return given
 
 
 def the_vhost(call: Call) -> str:

@@ -15,7 +15,7 @@ from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
-from warren.mgmt_plugin.names import the_vhost, visible_vhost_names
+from warren.mgmt_plugin.names import reason_of, the_vhost, visible_vhost_names
 from warren.mgmt_plugin.resources.messages import encode_payload
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_authorised, not_found
 from warren.mgmt_plugin.terms import properties_to_json
@@ -71,8 +71,7 @@ class MqttHandlers(Handlers):
             raise not_authorised(Access.POLICYMAKER.value)
         for name in self._sessions.queue_names(session):
             call.authorize(CONFIGURE, "queue", name)
-        reason = call.request.headers.get("x-reason") or ENDED_BY_MANAGEMENT
-        await self._commit(self._sessions.end(session, reason))
+        await self._commit(self._sessions.end(session, reason_of(call, ENDED_BY_MANAGEMENT)))
 
     # --- retained messages --------------------------------------------------------------------------------------------
 
