@@ -86,6 +86,20 @@ def test_a_small_body_that_nobody_wanted_is_thrown_away_and_the_connection_goes_
     run(test)
 
 
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
+def test_a_client_that_sends_a_large_body_first_gets_its_refusal_then(more: bytes) -> None:
+    """Most libraries do that: a connection that is reset says nothing about the password."""
+
+    async def test(server: Server) -> None:
+        size = 24 << 20  # more than the kernel takes from a sender at a time
+        stream = await trio.open_tcp_stream(*server.address)
+        await stream.send_all(b"POST /refuse HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n" % (more, size))
+        await stream.send_all(bytes(size))
+        assert bytes(await stream.receive_some()).startswith(b"HTTP/1.1 401 ")
+
+    run(test)
+
+
 def test_a_client_that_waits_for_100_continue_gets_it_when_its_body_is_wanted() -> None:
     async def test(server: Server) -> None:
         stream = await trio.open_tcp_stream(*server.address)

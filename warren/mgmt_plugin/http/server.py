@@ -76,8 +76,9 @@ _ABSOLUTE: Final = re.compile(r"https?://([^/?#]*)(.*)", re.I)
 _HANDSHAKE_BYTES: Final = 8 << 10
 _AMQP: Final = b"AMQP\x00"  # the first bytes of a client of AMQP 0-9-1, and not a method of HTTP
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
-# The unread rest of a body is drained up to this size, so that the connection can continue.
-_DRAIN_BYTES_MAX: Final = 64 << 10
+# The unread rest of a body is drained up to this size: many clients read the answer only when all of it is sent, and
+# would find a connection that was reset instead.
+_DRAIN_BYTES_MAX: Final = BODY_BYTES_MAX
 # Bytes that are already in memory are sent in parts of this size.
 _SENT_AT_ONCE: Final = 1 << 20
 
@@ -415,7 +416,6 @@ class Conversation:
         """Answer until the peer has no more, or breaks the rules."""
         try:
             while True:
-                self._slots.stand(self._slot, Standing.IDLE)
                 self._account = self._peer
                 with trio.move_on_after(IDLE_TIMEOUT_S) as idle:
                     await self._receive()
@@ -432,7 +432,8 @@ class Conversation:
                         return
                 finally:
                     self._give_back()
-                if self._protocol.our_state is not h11.DONE or not await self._drained():
+                self._slots.stand(self._slot, Standing.IDLE)
+                if not await self._drained() or self._protocol.our_state is not h11.DONE:
                     return
                 self._unread[:0] = self._protocol.trailing_data[0]
                 self._protocol = _protocol()
