@@ -61,6 +61,11 @@ def test_a_program_gets_no_page(headers: dict[str, str]) -> None:
     assert missing("/queues", headers) is None
 
 
+@pytest.mark.parametrize("target", ["*", "queues"])
+def test_a_target_that_is_no_path_gets_no_page(target: str) -> None:
+    assert missing(target, BROWSER) is None
+
+
 def test_a_change_gets_no_page() -> None:
     assert missing("/queues", BROWSER, "PUT") is None
 

@@ -105,7 +105,7 @@ class StaticFiles:
 
         None unless a browser asks for a page.
         """
-        if not self._missing or request.method not in ("GET", "HEAD"):
+        if not self._missing or request.method not in ("GET", "HEAD") or not request.path.startswith("/"):
             return None
         if "text/html" not in request.headers.get("accept", ""):
             return None
