@@ -405,6 +405,42 @@ def test_sampling_goes_on_at_its_steps(watched: Watched) -> None:
     assert watched.statistics.clock.tick == 11
 
 
+def test_rates_are_right_while_samples_are_taken(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many queues that takes long, and lists are asked for meanwhile."""
+    rates: list[float] = []
+
+    async def look() -> None:
+        rates.append(watched.statistics.rate(watched.queue("q"), QUEUE_FIELDS, "publish"))
+        rates.append(watched.of_queue("q")["message_stats"]["publish_details"]["rate"])
+
+    watched.client.declare("q")
+    for _ in range(2):
+        watched.client.publish("", "q", b"x")
+        watched.tick()
+    monkeypatch.setattr(statistics_module, "give_way", look)
+    watched.client.publish("", "q", b"x")
+    watched.tick()
+    assert len(rates) > 2 and set(rates) == {1 / STEP_S}
+
+
+def test_a_node_that_cannot_be_asked_spoils_nothing_else(watched: Watched) -> None:
+    """No descriptor is left, for one: exchanges that come meanwhile have rates, then and later."""
+
+    def refused() -> tuple[int, ...]:
+        raise OSError(24, "Too many open files")
+
+    watched.statistics.node_row = refused
+    watched.client.declare_exchange("x", "fanout")
+    watched.tick()
+    watched.statistics.node_row = lambda: (0, 0, 0, 0, 0)
+    watched.tick()
+    watched.client.publish("x", "", b"x")
+    watched.tick()
+    exchange: Any = watched.harness.broker.vhosts["/"].exchanges["x"]
+    shown = watched.statistics.of(exchange, EXCHANGE_STATS, exchange_counters(exchange))
+    assert shown.message_stats(EXCHANGE_STATS)["publish_in_details"]["rate"] == 1 / STEP_S
+
+
 def test_the_more_a_list_has_the_fewer_samples_each_item_gets() -> None:
     query = {"lengths_age": "100000", "lengths_incr": "5"}
     for items, most in ((1, 20_001), (1000, 100), (10_000, 10), (1_000_000, 2)):

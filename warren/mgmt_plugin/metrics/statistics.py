@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import repeat
@@ -200,7 +201,8 @@ class Statistics:
             self._vhost_series.setdefault(vhost, Series(TOTAL_FIELDS, coarse=A_DAY)).take(tick, row)
             totals = [before + more for before, more in zip(totals, of_vhost, strict=True)]
         self._broker_series.take(tick, self.broker_row(totals, sums))
-        self._node_series.take(tick, self.node_row())
+        with suppress(OSError):  # the disk does not answer, or descriptors cannot be counted for lack of one
+            self._node_series.take(tick, self.node_row())
         self._take_watched()
         self._before = changed
         self._forget_gone(seen)
@@ -237,6 +239,8 @@ class Statistics:
         self._changed_ms[item] = self.clock.time_ms
         if before is not None:
             changed[item] = before
+            if seen is self._queue_rows:
+                self._before[item] = before  # its rate needs this row and the new one, also before all are taken
         series = self._kept.get(item)
         if series is not None:
             self._kept.move_to_end(item)
