@@ -46,6 +46,8 @@ from warren.server.shares import Quota
 from warren.server.supervision import Supervision
 
 PIECE_MESSAGES: Final = 100
+# Of messages of average size: a piece is searched and published in one turn.
+PIECE_BYTES: Final = 8 << 20
 RUNNING_QUOTA: Final = Quota(total=32, of_user=8)
 KEPT_MAX: Final = 100
 KEPT_OF_USER_MAX: Final = 25
@@ -178,7 +180,7 @@ class Transfer:
     async def _run(self, view: EngineView) -> None:
         cursor = Cursor()
         while self.places is None and not cursor.ended and self._goes_on():
-            await self._look(view, cursor, self._piece)
+            await self._look(view, cursor, self._piece(view))
         for place in self.places or ():
             if not self._goes_on():
                 break
@@ -208,10 +210,11 @@ class Transfer:
         number, end = 0, held.end_number(queue, PARKED)
         places = self.places
         while number < end and not view.queues.is_gone(queue) and self._goes_on():
+            piece = self._piece(view)
             if places is None:
-                numbers, number = held.numbers_from(queue, PARKED, number, self._piece)
+                numbers, number = held.numbers_from(queue, PARKED, number, piece)
             else:
-                numbers, places = places[: self._piece], places[self._piece :]
+                numbers, places = places[:piece], places[piece:]
                 number = 0 if places else end
             done = trio.Event()
 
@@ -232,9 +235,14 @@ class Transfer:
                 await done.wait()
         self._note_deletion(view)
 
-    @property
-    def _piece(self) -> int:
-        return PIECE_MESSAGES if self.rate is None else min(PIECE_MESSAGES, self.rate)
+    def _piece(self, view: EngineView) -> int:
+        """Return how many messages are looked at in one turn: fewer if they are large, or the rate is low."""
+        count, size = view.queues.ready(self.queue)
+        if self.parked:
+            row = view.held.row(self.queue, PARKED)
+            count, size = row.messages, row.bytes
+        fitting = PIECE_BYTES * max(1, count) // max(1, size)
+        return max(1, min(PIECE_MESSAGES, fitting, PIECE_MESSAGES if self.rate is None else self.rate))
 
     @asynccontextmanager
     async def _paced(self, view: EngineView) -> AsyncIterator[None]:
