@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -45,6 +46,8 @@ _UNIT_BYTES: Final = {
     MemoryUnit.MIB: 1 << 20,
     MemoryUnit.GIB: 1 << 30,
 }
+# In a URI: before the host, or of a key among its parameters.
+_PASSWORD: Final = re.compile(r"(//[^:@/\s]*:)[^@/\s]*(?=@)|([?&]password=)[^&\s]*")
 _TOTALS: Final = ("connections", "channels", "consumers", "exchanges", "queues")
 _MESSAGES: Final = ("messages_ready", "messages_unacknowledged", "messages")
 _RATES: Final = {
@@ -189,7 +192,7 @@ def store(
     if current.out.is_json:
         current.out.document(found)
     elif segments:
-        columns = ("number", "bytes", "live_bytes", "live_messages", "state")
+        columns = ("number", "bytes", "live_bytes", "live_records", "state")
         current.out.rows(columns, ([item.get(column) for column in columns] for item in found["segments"]))
     else:
         current.out.record("Message store", _flat(found))
@@ -208,7 +211,7 @@ def reactor(context: typer.Context) -> None:
 def report(context: typer.Context) -> None:
     """Print status and every listing, to attach to a question; no passwords and no hashes."""
     from warren.ctl.listing_table import LISTINGS
-    from warren.ctl.listings import Asked, show, table
+    from warren.ctl.listings import Asked, table
 
     current = session(context)
     seen, node = _seen(current)
@@ -219,12 +222,13 @@ def report(context: typer.Context) -> None:
         if listing.argument:
             continue
         try:
+            columns, found = table(current, listing, Asked(all_vhosts=True))
+            rows = ([_without_passwords(value) for value in row] for row in found)
             if current.out.is_json:
-                columns, rows = table(current, listing, Asked(all_vhosts=True))
                 whole[listing.command] = [dict(zip(columns, row, strict=True)) for row in rows]
             else:
                 current.out.heading(listing.command)
-                show(current, listing, Asked(all_vhosts=True))
+                current.out.rows(columns, rows)
         except CtlError as error:
             # Without a plugin, or without the right to see it, the rest is still worth having.
             if error.exit_code not in (ExitCode.NOT_FOUND, ExitCode.REFUSED):
@@ -234,6 +238,21 @@ def report(context: typer.Context) -> None:
                 current.out.result(f"({error.reason})")
     if current.out.is_json:
         current.out.document(whole)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    return f"{found[1] or found[2]}…"
+
+
+def _without_passwords(value: object) -> object:
+    """Return a value of a row without the passwords of URIs, which parameters of shovels and upstreams have."""
+    if isinstance(value, str):
+        return _PASSWORD.sub(_hidden, value)
+    if isinstance(value, list):
+        return [_without_passwords(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _without_passwords(each) for key, each in value.items()}
+    return value
 
 
 def _seen(current: CommandSession) -> tuple[Object, Object]:

@@ -6,10 +6,12 @@ import json
 import socket
 
 import pytest
+from msgspec.structs import fields
 
 from warren import __version__
 from warren.ctl import checks
 from warren.ctl.listing_table import LISTINGS
+from warren.engine_view.engine_view import SegmentRow
 
 from .conftest import Ctl
 from .fake_api import FakeApi
@@ -254,7 +256,8 @@ def test_a_route_ends_in_queues_or_with_a_failure(api: FakeApi, ctl: Ctl) -> Non
 
 
 def test_the_store_and_the_reactor_are_flat_lines(api: FakeApi, ctl: Ctl) -> None:
-    segment = {"number": 1, "bytes": 2, "live_bytes": 3, "live_messages": 4, "state": "open"}
+    segment = {"number": 1, "bytes": 2, "live_bytes": 3, "live_records": 4, "state": "open"}
+    assert segment.keys() <= {field.name for field in fields(SegmentRow)}
     api.answer("GET", "warren/store", {"segments": [segment], "bytes": 2, "commit_ms": {"p50": 0.5, "p99": 2}})
     api.answer("GET", "warren/reactor", {"turns": 5, "turn_ms": {"p50": 1}})
     lines = ctl("store").out.splitlines()
@@ -278,6 +281,20 @@ def test_a_report_goes_on_without_what_is_not_there_and_holds_no_hash(broker: Fa
     assert whole["list_queues"] is None and whole["list_shovels"] is None
     named = {listing.command for listing in LISTINGS if not listing.argument}
     assert set(whole) == {"overview", "node", *named}
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_a_report_holds_no_password_of_a_uri(broker: FakeApi, ctl: Ctl, form: str) -> None:
+    """It is for others to read."""
+    uris = ["amqp://bob:s3cr%2Ft@there:5672/%2F", "amqps://there?certfile=a&password=s3cret&heartbeat=5"]
+    value = {"src-uri": uris[0], "dest-uri": uris, "src-queue": "orders:new@here"}
+    broker.answer("GET", "parameters", [{"component": "shovel", "name": "mover", "vhost": "/", "value": value}])
+    broker.answer("GET", "global-parameters", [{"name": "there", "value": uris[0]}])
+    text = ctl("report", "--formatter", form).out
+    assert "s3cr" not in text
+    assert "amqp://bob:" in text and "@there:5672/%2F" in text
+    assert "certfile=a&password=" in text and "heartbeat=5" in text
+    assert "orders:new@here" in text
 
 
 def test_a_report_of_a_broker_that_fails_fails(broker: FakeApi, ctl: Ctl) -> None:
