@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from integration.management.client import Api, q
 from playwright.sync_api import expect
 
 from .conftest import Open
@@ -53,6 +54,27 @@ def test_when_a_session_ends_logging_in_leads_back_to_the_same_place(open_ui: Op
     ui.log_in("guest", "guest")
     ui.heading("Queues and streams")
     ui.wait_for_place("queues", vhost=vhost, sort="messages", desc="1")
+
+
+@pytest.mark.parametrize("user", ["guest", "another"])
+def test_what_one_user_asks_for_is_not_done_as_another_who_has_logged_in_since(
+    open_ui: Open, logged_in: Any, add_user: Callable[[str, str], None], api: Api, vhost: str, user: str
+) -> None:
+    """In another tab: all tabs have the cookie of the last login."""
+    add_user("another", "administrator")
+    ui = open_ui(Ui.address("queues", vhost=vhost), storage_state=logged_in)
+    ui.heading("Queues and streams")
+    ui.press("Add queue")
+    ui.fill(ui.dialog, name="mine")
+    password = "guest" if user == "guest" else "secret"
+    assert ui.page.context.request.post("/api/warren/session", data={"username": user, "password": password}).ok
+    ui.press("Add queue", ui.dialog)
+    if user == "guest":
+        expect(ui.row("mine")).to_have_count(1)
+        return
+    expect(ui.dialog).to_contain_text("another user has logged in")
+    expect(ui.page.locator(".topbar")).to_contain_text("another")
+    assert api.get(f"/queues/{q(vhost)}") == []
 
 
 @pytest.mark.parametrize("tags", ["", "impersonator"])

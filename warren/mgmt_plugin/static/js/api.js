@@ -5,13 +5,16 @@ const BASE = new URL('../api/', import.meta.url);
 
 let csrfToken = null;
 let onUnauthorized = () => {};
-let renewToken = async () => {};
+let renewToken = async () => false;
 
 export function setCsrfToken(token) {
   csrfToken = token;
 }
 
-/** `refused` is called after a 401; `renew` asks for the CSRF token again, and resolves when it may have changed. */
+/**
+ * `refused` is called after a 401; `renew` asks for the CSRF token again, which may have changed, and resolves with
+ * whether it is that of the same user.
+ */
 export function setSessionHandlers(refused, renew) {
   onUnauthorized = refused;
   renewToken = renew;
@@ -84,10 +87,13 @@ async function reasonOf(response) {
 export async function request(method, apiPath, { body, headers, signal, quiet401 = false } = {}) {
   let response = await send(method, apiPath, body, headers, signal);
   if (response.status === 403 && method !== 'GET') {
-    // Another tab may have logged in since, and with it the token changed.
+    // Another tab may have logged in since, and with it the token changed. A change is never repeated as another user.
     const before = csrfToken;
-    await renewToken();
-    if (csrfToken !== before) response = await send(method, apiPath, body, headers, signal);
+    const same = await renewToken();
+    if (csrfToken && csrfToken !== before) {
+      if (!same) throw new ApiError(403, 'another user has logged in meanwhile: nothing was changed');
+      response = await send(method, apiPath, body, headers, signal);
+    }
   }
   if (response.ok) {
     const text = await response.text();

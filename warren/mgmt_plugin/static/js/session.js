@@ -16,14 +16,17 @@ function leave(note) {
   session.set({ state: 'out', name: '', tags: [], note });
 }
 
+/** Resolves with whether the same user is here still. */
 async function renew() {
   try {
     const answer = await get('warren/session', { quiet401: true });
     const { name, tags } = session.get();
     if (answer.name === name && answer.tags.join() === tags.join()) setCsrfToken(answer.csrf_token);
     else enter(answer);
+    return answer.name === name;
   } catch (error) {
     if (error.status === 401 && session.get().state === 'in') leave('The session has ended. Log in to continue at the same page.');
+    return false;
   }
 }
 
