@@ -47,6 +47,24 @@ def test_a_copy_is_begun_once_however_often_it_is_asked_for(ui: Ui, api: Api, vh
     assert len(api.get(f"/warren/transfers/{q(vhost)}")) == 1
 
 
+def test_names_are_offered_for_what_was_typed_last(ui: Ui, vhost: str, amqp: Connect) -> None:
+    channel = amqp().channel()
+    for name in ("from", "first", "second"):
+        channel.queue_declare(name)
+    ui.visit("queues", vhost, "from", tab="move")
+    field = ui.card("Move or copy messages").get_by_label("Queue")
+    offered = ui.main.locator("datalist option")
+    early = re.compile(r"[?&]name=f&")
+    with ui.page.expect_response(early), held(ui, early):
+        with ui.page.expect_request(early):
+            field.fill("f")
+        field.fill("sec")
+        expect(offered).to_have_count(1)
+    ui.page.wait_for_timeout(100)
+    expect(offered).to_have_count(1)
+    expect(offered).to_have_attribute("value", "second")
+
+
 def test_definitions_go_where_they_were_looked_at(ui: Ui, api: Api, vhost: str) -> None:
     queue = {"name": "fresh", "durable": True, "auto_delete": False, "arguments": {}}
     ui.visit("definitions")

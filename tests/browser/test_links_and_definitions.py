@@ -47,8 +47,10 @@ def test_a_shovel_is_added_moves_messages_is_edited_restarted_and_deleted(
     ui.press("Edit…", ui.row("mover"))
     expect(ui.dialog.locator("[name=src-queue]")).to_have_value("from")
     ui.dialog.get_by_label("Acknowledges").select_option("on-publish")
+    ui.fill(ui.dialog, **{"src-prefetch-count": ""})
     ui.confirm("Set shovel")
-    assert api.get(f"/parameters/shovel/{q(vhost)}/mover")["value"]["ack-mode"] == "on-publish"
+    value = api.get(f"/parameters/shovel/{q(vhost)}/mover")["value"]
+    assert value["ack-mode"] == "on-publish" and "src-prefetch-count" not in value
     ui.press("Restart…", ui.row("mover"))
     ui.confirm("Restart")
     ui.noticed("The shovel mover is restarted.")

@@ -48,16 +48,19 @@ function End({ side, value }) {
   </fieldset>`;
 }
 
+const NUMBERS = ['src-prefetch-count', 'reconnect-delay'];
+
 function valueOf(form, before) {
   const ends = ['src', 'dest'].flatMap((side) => ['uri', 'queue', 'exchange', 'exchange-key'].map((part) => `${side}-${part}`));
-  const kept = Object.fromEntries(Object.entries(before ?? {}).filter(([key]) => !ends.includes(key)));
+  const shown = [...ends, ...NUMBERS, 'src-delete-after'];
+  const kept = Object.fromEntries(Object.entries(before ?? {}).filter(([key]) => !shown.includes(key)));
   const value = { ...kept, 'ack-mode': form.get('ack-mode') };
   for (const key of ends) {
     const text = form.get(key);
     if (text === null || (key.endsWith('-key') && text === '')) continue;
     value[key] = key.endsWith('-uri') && text.includes(',') ? text.split(',').map((uri) => uri.trim()) : text;
   }
-  for (const key of ['src-prefetch-count', 'reconnect-delay']) if (form.get(key)) value[key] = Number(form.get(key));
+  for (const key of NUMBERS) if (form.get(key)) value[key] = Number(form.get(key));
   const until = form.get('src-delete-after').trim();
   if (until) value['src-delete-after'] = /^\d+$/.test(until) ? Number(until) : until;
   return value;

@@ -86,7 +86,7 @@ export function PolicyLink({ vhost, name }) {
 }
 
 /** A text with URIs, without the passwords that these may carry. */
-export const withoutPasswords = (text) => text.replace(/\/\/([^:@/]*):[^@/]*@/g, '//$1@');
+export const withoutPasswords = (text) => text.replace(/\/\/([^:@/]*):[^@/]*@/g, '//$1@').replace(/([?&]password=)[^&"\s]*/g, '$1…');
 
 /** What operators call a search result: of a connection that is its user and the name that its client gave. */
 export const resultTitle = ({ kind, name, detail }) => (kind === 'connection' && detail ? detail : name);

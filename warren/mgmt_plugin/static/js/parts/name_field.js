@@ -11,16 +11,23 @@ const OFFERED = 20;
 export function NameField({ base, ...field }) {
   const [names, setNames] = useState([]);
   const timer = useRef(null);
+  const latest = useRef(0);
   const id = useId();
   useEffect(() => () => clearTimeout(timer.current), []);
-  useEffect(() => setNames([]), [base]);
+  useEffect(() => {
+    latest.current += 1;
+    setNames([]);
+  }, [base]);
   async function offer(text) {
+    const turn = ++latest.current;
+    let found = [];
     try {
       const answer = await get(withQuery(base, { name: text, page: 1, page_size: OFFERED, columns: 'name' }));
-      setNames((answer.items ?? answer).map((each) => each.name).filter(Boolean));
+      found = (answer.items ?? answer).map((each) => each.name).filter(Boolean);
     } catch {
-      setNames([]);
+      // Nothing is offered.
     }
+    if (turn === latest.current) setNames(found);
   }
   function onInput(event) {
     const text = event.target.value;

@@ -1,6 +1,6 @@
 // Adding a user, or changing password and tags of one.
 
-import { path, put } from '../api.js';
+import { get, path, put } from '../api.js';
 import { html, useState } from '../ui.js';
 import { FormDialog } from './dialog.js';
 import { Check, Field, Select } from './forms.js';
@@ -21,8 +21,11 @@ export const tagsOf = (user) =>
 
 async function passwordOf(form, user) {
   const kind = form.get('kind');
-  if (kind === 'keep')
-    return { password_hash: user.password_hash, ...(user.hashing_algorithm && { hashing_algorithm: user.hashing_algorithm }) };
+  if (kind === 'keep') {
+    // Another user may have changed the password since the dialog opened.
+    const { password_hash, hashing_algorithm } = await get(path`users/${user.name}`);
+    return { password_hash, ...(hashing_algorithm && { hashing_algorithm }) };
+  }
   if (kind === 'none') return { password_hash: '' };
   if (kind === 'hash') return { password_hash: form.get('hash') };
   if (form.get('password') !== form.get('again')) throw new Error('The two passwords differ.');

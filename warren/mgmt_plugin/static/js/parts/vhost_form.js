@@ -13,7 +13,7 @@ export function VhostDialog({ vhost, titleId, close }) {
       description: form.get('description'),
       tags: form.get('tags'),
       tracing: form.has('tracing'),
-      ...(form.get('type') && { default_queue_type: form.get('type') }),
+      default_queue_type: form.get('type') || 'undefined',
     });
     tell(vhost ? `Vhost ${name} is changed.` : `Vhost ${name} is added.`);
     return true;
