@@ -12,7 +12,35 @@ from peer_frames import USER
 
 from warren.engine_view.engine_view import EngineView
 from warren.mgmt_plugin.resources.browsing import Filter
-from warren.mgmt_plugin.resources.transfers import DONE, PIECE_BYTES, PIECE_MESSAGES, Destination, Transfer
+from warren.mgmt_plugin.resources.transfers import (
+    DONE,
+    PIECE_BYTES,
+    PIECE_COPIES,
+    PIECE_MESSAGES,
+    Destination,
+    Transfer,
+)
+
+
+def pieces_of(
+    monkeypatch: pytest.MonkeyPatch, harness: Harness, count: int, destination: Destination, rate: int | None = None
+) -> list[int]:
+    """Move `count` messages out of `q`; return how many were asked for in each turn."""
+    view = EngineView(harness.broker, harness.settle)
+    pieces: list[int] = []
+    look = view.browsing.look
+
+    def looked(queue: Any, cursor: Any, wanted: int, told: Any) -> None:
+        pieces.append(wanted)
+        look(queue, cursor, wanted, told)
+
+    monkeypatch.setattr(view.browsing, "look", looked)
+    queue: Any = harness.queue("q")
+    passes = Filter(body=b"needle")
+    transfer = Transfer("1", "/", "q", queue, destination, True, passes, False, count, rate, count, USER, 0)
+    trio.run(transfer.run, view, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert (transfer.state, transfer.transferred) == (DONE, count)
+    return pieces
 
 
 @pytest.mark.parametrize(
@@ -29,22 +57,21 @@ def test_a_piece_has_fewer_messages_if_they_are_large(
     client.declare("to")
     for _ in range(count):
         client.publish("", "q", bytes(size - 6) + b"needle")
-    view = EngineView(harness.broker, harness.settle)
-    pieces: list[int] = []
-    look = view.browsing.look
+    assert max(pieces_of(monkeypatch, harness, count, Destination("", "to", {}), rate)) == most
+    assert harness.queue("to").ready_count == count
 
-    def looked(queue: Any, cursor: Any, wanted: int, told: Any) -> None:
-        pieces.append(wanted)
-        look(queue, cursor, wanted, told)
 
-    monkeypatch.setattr(view.browsing, "look", looked)
-    queue: Any = harness.queue("q")
-    transfer = Transfer(
-        "1", "/", "q", queue, Destination("", "to", {}), True, Filter(body=b"needle"), False, count, None,
-        count, USER, 0,
-    )  # fmt: skip
-    if rate is not None:
-        transfer.rate = rate
-    trio.run(transfer.run, view, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert (transfer.state, transfer.transferred, harness.queue("to").ready_count) == (DONE, count, count)
-    assert max(pieces) == most
+def test_a_piece_has_fewer_messages_if_each_goes_to_many_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    client.declare_exchange("x", "fanout")
+    width = 2 * PIECE_COPIES // PIECE_MESSAGES
+    for number in range(width):
+        client.declare(f"to {number}")
+        client.bind(f"to {number}", "x", "")
+    for _ in range(PIECE_MESSAGES):
+        client.publish("", "q", b"needle")
+    pieces = pieces_of(monkeypatch, harness, PIECE_MESSAGES, Destination("x", None, {}))
+    assert pieces[0] == 1 and max(pieces) == PIECE_COPIES // width
+    assert harness.queue("to 0").ready_count == PIECE_MESSAGES

@@ -48,6 +48,8 @@ from warren.server.supervision import Supervision
 PIECE_MESSAGES: Final = 100
 # Of messages of average size: a piece is searched and published in one turn.
 PIECE_BYTES: Final = 8 << 20
+# Copies that queues get from a piece, if each message goes to as many as earlier ones.
+PIECE_COPIES: Final = 10_000
 RUNNING_QUOTA: Final = Quota(total=32, of_user=8)
 KEPT_MAX: Final = 100
 KEPT_OF_USER_MAX: Final = 25
@@ -134,6 +136,7 @@ class Transfer:
     scanned: int = 0
     transferred: int = 0
     unroutable: int = 0
+    copies: int = 0  # that queues have got
     state: str = RUNNING
     error: str = ""
     ended_at_ms: int | None = None
@@ -242,7 +245,10 @@ class Transfer:
             row = view.held.row(self.queue, PARKED)
             count, size = row.messages, row.bytes
         fitting = PIECE_BYTES * max(1, count) // max(1, size)
-        return max(1, min(PIECE_MESSAGES, fitting, PIECE_MESSAGES if self.rate is None else self.rate))
+        if self.copies:
+            fitting = min(fitting, PIECE_COPIES * self.transferred // self.copies)
+        most = PIECE_MESSAGES if self.scanned else 1  # after the first it is known how many queues get one
+        return max(1, min(most, fitting, most if self.rate is None else self.rate))
 
     @asynccontextmanager
     async def _paced(self, view: EngineView) -> AsyncIterator[None]:
@@ -309,6 +315,7 @@ class Transfer:
             self.unroutable += 1
         else:
             self.transferred += 1
+            self.copies += taken
         return taken > 0 and not refused
 
     def _target(self, view: EngineView, message: Message) -> tuple[str, str] | None:
