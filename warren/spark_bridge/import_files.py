@@ -3,8 +3,9 @@
     files --> pieces --> frames --> parts of a stage --> commit number n, published and remembered --> state: n, rows
 
 1. A commit that the broker has already made is known to it by its number, and answered as a duplicate: after any crash
-   a second run continues, and no row is published twice or left out. The files must not change meanwhile; the import
-   verifies that.
+   a second run continues, and no row is published twice or left out. The state says how many rows a commit has before
+   it is begun: a second run begins with a commit of the same rows, even if it reads files in other pieces or has more
+   of them. The files must not change meanwhile; the import verifies that.
 2. A row that was decoded without loss becomes the same message again: body, properties and typed headers octet by
    octet. The broker's own columns are not restored: offset, time, redelivered.
 3. Messages of files without a column ``delivery_mode`` are persistent: a restart of the broker would lose transient
@@ -54,7 +55,8 @@ QUEUE_FULL_WAIT_S: Final = 600.0
 _RETRY_PAUSE_S: Final = 1.0
 _DELIVERY_MODE: Final = "delivery_mode"
 _PERSISTENT: Final = 2
-_AGAIN: Final = ("queue_full", "conflict")
+_CONFLICT: Final = "conflict"
+_AGAIN: Final = ("queue_full", _CONFLICT)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,10 @@ class Watcher(Protocol):
 
 @dataclass
 class ImportState:
-    """How far an import is: the next commit is number `batch`, and begins with row `rows`."""
+    """How far an import is: the next commit is number `batch`, and begins with row `rows`.
+
+    `pending`: how many rows that commit has, if it was begun; else 0.
+    """
 
     query: str
     target: dict[str, Any]
@@ -96,6 +101,7 @@ class ImportState:
     published: int = 0
     unroutable: int = 0
     before: int = 0  # messages that earlier runs published
+    pending: int = 0
 
     def save(self, note: Note) -> None:
         """Write it down; it stays when this returns."""
@@ -204,9 +210,12 @@ class Import:
             waiting.append(messages)
             rows += len(messages)
             size += int(bounds_of(messages)[-1])
-            if size >= COMMIT_BYTES or rows >= COMMIT_ROWS:
+            is_due = rows == state.pending if state.pending else size >= COMMIT_BYTES or rows >= COMMIT_ROWS
+            if is_due:
                 self._commit(state, waiting, rows, size)
                 waiting, rows, size = [], 0, 0
+        if rows < state.pending:
+            raise DamagedFile(f"{self.place} has {state.pending - rows} rows less than a commit that was begun")
         if waiting:
             self._commit(state, waiting, rows, size)
         if known is not None and known != state.rows:
@@ -258,13 +267,18 @@ class Import:
             state.save(self._note)
         else:
             every = chain.from_iterable(self._of_file(source) for source in self._sources)
-        skip = state.rows
+        skip, begun = state.rows, state.pending
         for piece in every:
             if skip >= piece.num_rows:
                 skip -= piece.num_rows
                 continue
-            yield piece.slice(skip)
-            skip = 0
+            left, skip = piece.slice(skip), 0
+            if 0 < begun < left.num_rows:  # the commit that was begun ends here
+                yield left.slice(0, begun)
+                left = left.slice(begun)
+                begun = 0
+            begun = max(0, begun - left.num_rows)
+            yield left
         if skip:
             raise DamagedFile(f"{self.place} has {skip} rows less than were published")
 
@@ -319,8 +333,11 @@ class Import:
                 large = int(np.argmax(sizes > PART_BYTES_MOST))
                 raise DamagedFile(f"{self.place}: {too_large(row + large, int(sizes[large]))}")
             row += len(each)
-        for number, part in enumerate(_parts(messages)):
-            self._client.put_stage(stage, number, part)
+        is_again = state.pending > 0
+        if not is_again:
+            state.pending = rows
+            state.save(self._note)
+        self._put(stage, messages, is_again=is_again)
         found = self._committed(state, stage)
         if not found.committed and not found.duplicate:
             raise BridgeError(
@@ -329,6 +346,7 @@ class Import:
             )
         unroutable = 0 if found.duplicate else found.unroutable
         state.batch += 1
+        state.pending = 0
         state.rows += rows
         state.unroutable += unroutable
         state.published += rows - unroutable
@@ -338,13 +356,30 @@ class Import:
         self._watcher.advanced(rows, size)
         self._watcher.committed(state)
 
+    def _put(self, stage: str, messages: list[pa.Array], *, is_again: bool) -> None:
+        """Store messages as a stage; `is_again`: a run that was killed may have stored it, in other parts perhaps."""
+        try:
+            if is_again:
+                self._client.delete_stage(stage)
+            for number, part in enumerate(_parts(messages)):
+                self._client.put_stage(stage, number, part)
+        except Refused as error:
+            if not is_again or error.error != _CONFLICT:
+                raise
+            # The broker has begun to publish it, and continues with what it has.
+
     def _committed(self, state: ImportState, stage: str) -> Committed:
         """Commit a stage, and wait while a queue is full or another commit is in the way."""
         give_up_s = time.monotonic() + QUEUE_FULL_WAIT_S
         while True:
             try:
                 return self._client.commit_stages(
-                    state.query, state.batch, [stage], mandatory=self._options.mandatory, kept_s=KEPT_S
+                    state.query,
+                    state.batch,
+                    [stage],
+                    mandatory=self._options.mandatory,
+                    kept_s=KEPT_S,
+                    compare=True,
                 )
             except Refused as error:
                 if error.error not in _AGAIN or time.monotonic() >= give_up_s:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from warren.amqp.publishes import PublishScan, scan_publishes
-from warren.spark_bridge.bridge_errors import NoSnapshot
+from warren.spark_bridge.bridge_errors import NoSnapshot, Refused
 from warren.spark_bridge.control import Committed, DrainSession, Snapshot
 
 from .broker_in_memory import MemoryBroker
@@ -71,7 +71,8 @@ class ExportBroker(MemoryBroker):
         super().__init__()
         self.acked: Callable[[Sequence[bytes]], None] = lambda bodies: None
         self.stages: dict[str, dict[int, bytes]] = {}
-        self.commits: dict[tuple[str, int], list[str]] = {}
+        self.commits: dict[tuple[str, int], int] = {}  # and how many messages each has
+        self.begun: set[str] = set()  # stages of commits that are not done
         self.published: list[Published] = []
         self.drains_made = 0
 
@@ -107,7 +108,16 @@ class ExportBroker(MemoryBroker):
     # --- stages ------------------------------------------------------------------------------------------------------
 
     def put_stage(self, stage: str, part: int, frames: bytes | bytearray | memoryview) -> None:
+        self._check_free(stage)
         self.stages.setdefault(stage, {})[part] = bytes(frames)
+
+    def delete_stage(self, stage: str) -> None:
+        self._check_free(stage)
+        self.stages.pop(stage, None)
+
+    def _check_free(self, stage: str) -> None:
+        if stage in self.begun:
+            raise Refused("is being committed", 409, "conflict")
 
     def commit_stages(
         self,
@@ -120,13 +130,19 @@ class ExportBroker(MemoryBroker):
         supersedes: str | None = None,
         compare: bool = False,
     ) -> Committed:
-        if (query, batch) in self.commits:
+        are_there = all(stage in self.stages for stage in stages)
+        found = [
+            each
+            for stage in stages
+            for _, frames in sorted(self.stages.pop(stage, {}).items())
+            for each in publishes(frames)
+        ]
+        had = self.commits.get((query, batch))
+        if had is not None:
+            if compare and are_there and had != len(found):
+                raise Refused(f"batch {batch} was published with {had} messages", 409, "other_batch")
             return Committed(False, True, 0, 0)
-        count = 0
-        for stage in stages:
-            for _, frames in sorted(self.stages.pop(stage).items()):
-                found = list(publishes(frames))
-                self.published += found
-                count += len(found)
-        self.commits[query, batch] = list(stages)
-        return Committed(True, False, count, 0)
+        self.begun.difference_update(stages)
+        self.published += found
+        self.commits[query, batch] = len(found)
+        return Committed(True, False, len(found), 0)

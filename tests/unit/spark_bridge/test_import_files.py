@@ -220,6 +220,88 @@ def test_a_run_goes_on_in_the_middle_of_a_piece(tmp_path: Path, monkeypatch: pyt
     assert [each.body for each in broker.published] == [sent.body for sent in some(20)]
 
 
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def begun(broker: ExportBroker, directory: Path, *, is_done: bool = True) -> None:
+    """Have a run be killed in its first commit; `is_done`: which the broker made nevertheless."""
+    commit = broker.commit_stages
+
+    def commit_stages(query: str, batch: int, stages: Any, **options: Any) -> Committed:
+        if is_done:
+            commit(query, batch, stages, **options)
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker, "commit_stages", commit_stages)
+        with pytest.raises(Killed):
+            publish(broker, directory)
+    assert len(broker.published) == (5 if is_done else 0)
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_commit_that_was_begun_has_no_other_rows_when_an_export_has_added_some(
+    broker: ExportBroker, tmp_path: Path, *, is_done: bool
+) -> None:
+    directory = exported(broker, tmp_path, some(5))
+    begun(broker, directory, is_done=is_done)
+    broker.queues["orders"].add(3)
+    Export(broker, ExportOptions("orders", directory), Watched()).run()
+    state = publish(broker, directory)
+    assert [each.body for each in broker.published] == [b"%d" % number for number in range(8)]
+    assert (state.rows, state.published) == (8, 8)
+
+
+@pytest.mark.parametrize("rows", [2, 16])
+def test_a_commit_that_was_begun_has_the_same_rows_in_other_pieces(
+    broker: ExportBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    directory = exported(broker, tmp_path, some(20))
+    monkeypatch.setattr(import_files, "COMMIT_ROWS", 5)
+    monkeypatch.setattr(table_readers, "PIECE_ROWS", 5)
+    begun(broker, directory)
+    monkeypatch.setattr(import_files, "COMMIT_ROWS", 3)  # as of another version
+    monkeypatch.setattr(table_readers, "PIECE_ROWS", rows)
+    publish(broker, directory)
+    assert [each.body for each in broker.published] == [sent.body for sent in some(20)]
+
+
+def test_a_commit_that_the_broker_has_begun_is_continued(broker: ExportBroker, tmp_path: Path) -> None:
+    """One that stopped at a full queue, say: its stage can neither be written nor deleted."""
+    directory = exported(broker, tmp_path, some(5))
+    begun(broker, directory, is_done=False)
+    broker.begun = set(broker.stages)
+    assert publish(broker, directory).published == 5
+    assert [each.body for each in broker.published] == [sent.body for sent in some(5)]
+
+
+def test_parts_of_a_run_that_was_killed_are_not_published_besides(
+    broker: ExportBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = exported(broker, tmp_path, some(5))
+    with monkeypatch.context() as patch:
+        patch.setattr(import_files, "PART_BYTES", 1)
+        begun(broker, directory, is_done=False)
+    assert publish(broker, directory).published == 5
+    assert [each.body for each in broker.published] == [sent.body for sent in some(5)]
+
+
+def test_a_commit_that_lacks_rows_by_now_is_an_error(broker: ExportBroker, tmp_path: Path) -> None:
+    write_parquet(tmp_path, {"body": [b"%d" % number for number in range(5)]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker, "commit_stages", lambda *_, **__: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            publish(broker, tmp_path, exchange="", routing_key="q")
+    write_parquet(tmp_path, {"body": [b"0"]})
+    note = next((tmp_path / "_manifest").glob("import-*"))
+    state = json.loads(note.read_text())
+    state["files"] = [["rows.parquet", (tmp_path / "rows.parquet").stat().st_size]]
+    note.write_text(json.dumps(state))
+    with pytest.raises(DamagedFile, match="4 rows less than a commit that was begun"):
+        publish(broker, tmp_path, exchange="", routing_key="q")
+
+
 def test_what_an_export_has_added_is_published_by_the_next_run(broker: ExportBroker, tmp_path: Path) -> None:
     directory = exported(broker, tmp_path, some(5))
     assert publish(broker, directory).before == 0
