@@ -157,7 +157,7 @@ class Directory:
         return not any(not path.name.startswith(("_", ".")) for path in self.path.iterdir())
 
     def begin(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path)
 
     @contextmanager
     def only_one(self) -> Iterator[None]:
@@ -175,7 +175,7 @@ class Directory:
         parents = {self.path}
         for path, name in made:
             final = self.path / name
-            final.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(final.parent)
             path.replace(final)
             parents.add(final.parent)
         for parent in parents:
@@ -217,7 +217,7 @@ def is_hidden(name: str) -> bool:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file by one with `content`, at once and for good."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     new = path.with_name(path.name + ".new")
     with new.open("wb") as file:
         file.write(content)
@@ -225,6 +225,14 @@ def replace_file(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
     new.replace(path)
     sync_directory(path.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, if it is not there, and those above it; their names are on disk then."""
+    new = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        sync_directory(each.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from warren.spark_bridge import places
 from warren.spark_bridge.bridge_errors import UsageError
-from warren.spark_bridge.places import Directory, ObjectPrefix, place_of
+from warren.spark_bridge.places import Directory, ObjectPrefix, note_at, place_of
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,21 @@ def test_a_url_that_is_no_place_is_refused(url: str, reason: str) -> None:
 def test_an_option_in_the_query_that_nobody_knows_is_refused_before_anybody_is_asked() -> None:
     with pytest.raises(UsageError, match="colour"):
         place_of("s3://lake/a?colour=red&region=eu-west-1").begin()
+
+
+def test_directories_that_are_made_are_on_disk_with_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drained messages are acknowledged when their file is synced: it must not go with a directory above it."""
+    synced: set[Path] = set()
+    monkeypatch.setattr(places, "sync_directory", synced.add)
+    Directory(tmp_path / "a" / "b").begin()
+    assert synced == {tmp_path, tmp_path / "a"}
+    note_at(tmp_path / "c" / "d" / "state.json").replace(b"{}")
+    assert {tmp_path / "c", tmp_path / "c" / "d"} <= synced
+    synced.clear()
+    Directory(tmp_path / "a" / "b").begin()
+    assert not synced
 
 
 def test_paths_and_file_urls_are_directories(tmp_path: Path) -> None:
