@@ -5,7 +5,8 @@
 
 1. One job is one commit: after a crash it is repeated from where the manifest ends, and the files it left are deleted.
    Either engine continues where the other has ended.
-2. The rows that Spark reads from the broker are counted while it reads; the rows of a file are counted in the file.
+2. Spark counts the rows that it reads from the broker, and those that it writes. The rows of a file are counted in the
+   file: a file that an executor has written to a disk of its own is missing, and the export fails.
 3. Queues cannot be drained this way: that needs a streaming query.
 """
 
@@ -21,7 +22,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from warren.spark_bridge.bridge_errors import DataLoss, UsageError
+from warren.spark_bridge.bridge_errors import BridgeError, DataLoss, UsageError
 from warren.spark_bridge.control import BrokerClient, Description
 from warren.spark_bridge.export import DATE, DRAIN, SNAPSHOT, Export, ExportOptions, Watcher
 from warren.spark_bridge.export_targets import NULL_VALUE, FileTarget
@@ -53,10 +54,12 @@ class SparkTarget(FileTarget):
         self.staging = self._temporary / "spark"
         self.ranges: dict[str, tuple[int, int]] = {}
         self.read: int | None = None  # rows that the job has read, None: that says nothing of those it has written
+        self.written: int | None = None  # by the job; None: no job has run
 
     def commit(self, after: Manifest) -> list[FileEntry]:
         """Give the files their names."""
         entries = []
+        written, self.written = self.written, None
         first = {name: bounds[0] for name, bounds in self.ranges.items()}
         end = {name: bounds[1] for name, bounds in self.ranges.items()}
         for path in sorted(self.staging.rglob("part-*")):
@@ -83,6 +86,11 @@ class SparkTarget(FileTarget):
                 os.fsync(file.fileno())
             path.replace(self._temporary / name)
         rows = sum(entry.rows for entry in entries)
+        if written is not None and rows != written:
+            raise BridgeError(
+                f"Spark has written {written} rows, and {rows} are below {self.staging}: all executors must see that "
+                "directory"
+            )
         after.rows += rows
         after.filtered += 0 if self.read is None else self.read - rows
         self._named(entries)
@@ -112,7 +120,8 @@ def _read_rows(path: Path, form: str) -> int:
         if not stream.read(1):
             return 0
     with pa.input_stream(str(path), compression="detect") as stream:
-        reader = csv.open_csv(stream, parse_options=csv.ParseOptions(newlines_in_values=True))
+        lines = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
+        reader = csv.open_csv(stream, parse_options=lines)
         return sum(int(batch.num_rows) for batch in reader)
 
 
@@ -217,7 +226,7 @@ class SparkExport(Export):
         assert isinstance(self._target, SparkTarget)
         spark, is_ours = session(self._master, "warren export")
         try:
-            observation = Observation("read")
+            observation, written = Observation("read"), Observation("written")
             frame = (
                 spark.read.format("warren")
                 .options(
@@ -233,8 +242,10 @@ class SparkExport(Export):
                 .observe(observation, F.count(F.lit(1)).alias("rows"))
             )
             frame.createOrReplaceTempView(VIEW)
-            self._write(spark.sql(self._sql or self._query()))
+            made = spark.sql(self._sql or self._query())
+            self._write(made.observe(written, F.count(F.lit(1)).alias("rows")))
             read = int(observation.get["rows"])
+            self._target.written = int(written.get["rows"])
         finally:
             if is_ours:
                 spark.stop()
@@ -273,4 +284,5 @@ class SparkExport(Export):
             writer = writer.option("header", True).option("escape", '"')
         if self._options.partition_by is not None:
             writer = writer.partitionBy(self._options.partition_by)
-        writer.format(self._options.form).save(str(self._target.staging))
+        # A path alone could be one of another file system, the default of a cluster.
+        writer.format(self._options.form).save(f"file://{self._target.staging.resolve()}")

@@ -18,8 +18,8 @@ from warren.spark_bridge.bridge_errors import AnotherQueue, BridgeError, DataLos
 from warren.spark_bridge.control import Snapshot
 from warren.spark_bridge.export import Export, ExportOptions, Planned
 from warren.spark_bridge.manifest import Manifest
-from warren.spark_bridge.places import note_at
-from warren.spark_bridge.spark_export import SparkExport
+from warren.spark_bridge.places import Directory, note_at
+from warren.spark_bridge.spark_export import SparkExport, SparkTarget
 from warren.spark_bridge.table_files import TableFile, Written
 from warren.spark_bridge.table_readers import SourceFile, read_pieces
 
@@ -658,6 +658,26 @@ def test_delta_and_spark_want_a_directory(broker: ExportBroker) -> None:
         Export(broker, ExportOptions("orders", "s3://lake/a", form="delta"), Watched())
     with pytest.raises(UsageError, match="must be a directory"):
         SparkExport(broker, ExportOptions("orders", "s3://lake/a"), Watched(), connection={})
+
+
+def test_files_that_only_an_executor_has_are_missed(tmp_path: Path) -> None:
+    state = Manifest({}, {})
+    schema = pa.schema([("body", pa.binary())])
+    made = SparkTarget(
+        place=Directory(tmp_path),
+        form="parquet",
+        compression="zstd",
+        schema=schema,
+        partition_by=None,
+        state=state,
+        note=note_at(tmp_path / "state.json"),
+    )
+    made.staging.mkdir(parents=True)
+    pq.write_table(pa.table({"body": [b"x"]}, schema=schema), made.staging / "part-00000.zstd.parquet")
+    made.read = made.written = 3
+    with pytest.raises(BridgeError, match="Spark has written 3 rows, and 1 are below"):
+        made.commit(state)
+    assert (state.rows, state.filtered) == (0, 0)
 
 
 def test_an_export_that_has_its_manifest_where_it_was_goes_on_with_it(broker: ExportBroker, tmp_path: Path) -> None:
