@@ -3,7 +3,8 @@
     column of the schema (`spark_bridge.typed_bodies`)      column of the table
     boolean, int32, int64, float, double, string            the same
     binary, timestamp with a zone, date                     the same
-    list, map, struct                                       string: their JSON; bytes in it are base64
+    list, map, struct                                       string: their JSON; bytes in it are base64,
+                                                            numbers that are not finite texts, as "NaN"
     decimal, timestamp without a zone                       string
 
 1. The schema defines all columns; a body does not add any.
@@ -11,6 +12,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -21,6 +23,7 @@ from warren.lake import kinds
 from warren.lake.body_schema import BodySchema
 from warren.lake.kinds import Unfit
 from warren.spark_bridge.bridge_errors import CorruptBody
+from warren.spark_bridge.header_table import float_text
 from warren.spark_bridge.typed_bodies import BodyFormat
 
 Parse = Callable[[bytes], dict[str, Any]]
@@ -76,4 +79,16 @@ def fields_of(form: BodyFormat) -> tuple[BodySchema, Parse]:
 
 
 def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return msgspec.json.encode(_for_json(value)).decode()
+
+
+def _for_json(value: Any) -> Any:
+    """Return a value with texts for what JSON lacks: numbers that are not finite, booleans as keys."""
+    if isinstance(value, dict):
+        return {_JSON_KEYS[key] if isinstance(key, bool) else key: _for_json(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_for_json(each) for each in value]
+    return float_text(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_JSON_KEYS: Final = {False: "false", True: "true"}

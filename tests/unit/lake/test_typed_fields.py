@@ -8,8 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 
-from unit.spark_bridge.typed_messages import avro, order_file, protobuf, record, set_of
+from unit.spark_bridge.typed_messages import avro, field, order_file, protobuf, record, set_of
 from warren.lake.decoder import FieldDecoder
 from warren.lake.table import Change
 from warren.lake.typed_fields import fields_of
@@ -57,6 +58,20 @@ def test_a_newer_schema_changes_the_table() -> None:
     newer = decoder_of(avro_format(json.dumps(record(("id", "long"), ("raw", "bytes")))))
     changes = newer.pending(made.first_columns(), can_widen=True)
     assert changes == (Change("id", "long", False), Change("raw", "binary", True))
+
+
+def test_maps_by_booleans_and_numbers_that_are_not_finite_are_texts_in_json() -> None:
+    file = order_file()
+    order = file.message_type[0]
+    entry = order.nested_type.add(name="RatesEntry")
+    entry.options.map_entry = True
+    field(entry, "key", Field.TYPE_BOOL)
+    field(entry, "value", Field.TYPE_DOUBLE)
+    field(order, "rates", Field.TYPE_MESSAGE, type_name=".shop.Order.RatesEntry", label=Field.LABEL_REPEATED)
+    made = decoder_of(protobuf_format("shop.Order", set_of(file)))
+    body = protobuf(file, "shop.Order", rates={True: float("nan"), False: 0.5})
+    [(text,)] = of(decode(made, made.first_columns(), body), "rates")
+    assert json.loads(text) == {"true": "NaN", "false": 0.5}
 
 
 def test_messages_of_protobuf_are_columns() -> None:
