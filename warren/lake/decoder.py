@@ -67,7 +67,11 @@ class Decoder(Protocol):
         """
 
     def decode(self, columns: pa.Schema, messages: Iterable[pa.RecordBatch]) -> Decoded:
-        """Return the result for `messages` in a table with `columns`."""
+        """Return the result for `messages` in a table with `columns`.
+
+        Raises:
+            UsageError: another program has taken out, or renamed, a column of messages.
+        """
 
 
 def message_schema(names: Sequence[str]) -> pa.Schema:
@@ -114,6 +118,7 @@ class MessageDecoder:
         return ()
 
     def decode(self, columns: pa.Schema, messages: Iterable[pa.RecordBatch]) -> Decoded:
+        _check_messages(columns, self._schema)
         rows = pa.Table.from_batches(messages, self.reading())
         return Decoded(with_columns(rows, columns), refused_schema().empty_table())
 
@@ -175,6 +180,7 @@ class FieldDecoder:
         return tuple(changes)
 
     def decode(self, columns: pa.Schema, messages: Iterable[pa.RecordBatch]) -> Decoded:
+        _check_messages(columns, self._schema)
         known = _BodyColumns(columns, self._schema.names, self._body, self._columns_max)
         parts = [_part(batch, known, self._parse, self._schema.names) for batch in messages if batch.num_rows]
         late = [part.refuse_late(known) for part in parts]
@@ -467,4 +473,7 @@ _MESSAGE_NAMES: Final = frozenset({*COLUMN_NAMES, PUBLISH_DATE})
 def _check_messages(columns: pa.Schema, wanted: pa.Schema) -> None:
     for field in wanted:
         if field.name not in columns.names:
-            raise UsageError(f"the table has no column {field.name!r}: it was made with other --columns")
+            raise UsageError(
+                f"the table has no column {field.name!r}: it was made with other --columns, or another program has "
+                "taken the column out"
+            )

@@ -43,6 +43,14 @@ def test_messages_are_rows_as_they_are() -> None:
     assert pa.int16() not in [field.type for field in made.first_columns()]
 
 
+@pytest.mark.parametrize("made", [MessageDecoder(), FieldDecoder()])
+def test_a_column_that_another_program_has_taken_out_ends_it(made: MessageDecoder | FieldDecoder) -> None:
+    columns = made.first_columns()
+    left = columns.remove(columns.get_field_index("routing_key"))
+    with pytest.raises(UsageError, match="no column 'routing_key'"):
+        made.decode(left, messages(made.reading(), b"{}"))
+
+
 def test_fields_become_columns_with_what_they_have() -> None:
     made = FieldDecoder()
     found = decode(made, made.first_columns(), b'{"n": 1, "ok": true}', b'{"n": 2.5, "o": {"a": [1]}, "z": null}')
