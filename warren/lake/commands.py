@@ -303,9 +303,12 @@ class _Fleet:
         return ExitCode.OK
 
     def _follow(self, runner: Any, once: bool) -> None:
+        from warren.spark_bridge.bridge_errors import BridgeError
+
         try:
             runner.run(once=once)
-        except Exception as error:
+        except BaseException as found:  # a panic in a library in Rust is not an Exception
+            error = found if isinstance(found, Exception) else BridgeError(f"{type(found).__name__}: {found}")
             with self._lock:
                 if self._failure is None:
                     self._failure = error

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from unit.spark_bridge.export_broker import ExportBroker
-from warren.lake import commands
+from warren.lake import commands, runner
 from warren.spark_bridge import commands as bridge
 from warren.spark_bridge.commands import BrokerLogin, ExitCode
 
@@ -77,6 +77,20 @@ def test_without_pyspark_it_says_how_to_install_that(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert lake("--stream", "orders", "--to", tmp_path / "a.b", "--engine", "spark") == ExitCode.USAGE
     assert capsys.readouterr().err.endswith("pyspark is not installed: pip install './warren[lake,spark]'\n")
+
+
+def test_a_panic_of_a_library_is_no_success(
+    broker: ExportBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Panic(BaseException):
+        """As of a library in Rust."""
+
+    def run(*_: object, once: bool) -> None:
+        raise Panic("at the disco")
+
+    monkeypatch.setattr(runner.Runner, "run", run)
+    assert lake("--stream", "orders", "--to", tmp_path / "a.b", "--once") == ExitCode.FAILED
+    assert capsys.readouterr().err == "warren lake: Panic: at the disco\n"
 
 
 def test_several_tables_follow_by_one_file(
