@@ -126,6 +126,7 @@ class IcebergTable:
         self.name = ".".join(table.name())
         self._table = table
         self._options = options
+        self._planned: tuple[str, dict[str, Any]] = ("", {})  # the files of a state, by their paths
 
     def load(self, keys: Sequence[str]) -> None:
         self._table.refresh()
@@ -219,15 +220,21 @@ class IcebergTable:
         return frozenset()
 
     def files(self, beside: Collection[str] = ()) -> list[str]:
-        return [task.file.file_path for task in self._table.scan().plan_files()]
+        return list(self._tasks())
+
+    def _tasks(self) -> dict[str, Any]:
+        """Return the files of the loaded state by their paths; its manifests are read once."""
+        at = self._table.metadata_location
+        if self._planned[0] != at:
+            self._planned = at, {task.file.file_path: task for task in self._table.scan().plan_files()}
+        return self._planned[1]
 
     def read(self, file: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         with self._reading():
-            [task] = [task for task in self._table.scan().plan_files() if task.file.file_path == file]
-            yield from self._parts(task, columns)
+            yield from self._parts(self._tasks()[file], columns)
 
     def drop_rows(self, dropped: Mapping[str, Sequence[int]]) -> None:
-        tasks = [task for task in self._table.scan().plan_files() if task.file.file_path in dropped]
+        tasks = [task for path, task in self._tasks().items() if path in dropped]
         for task in tasks:
             if task.delete_files:
                 raise NotOurs(f"table {self.name}: rows of {task.file.file_path} were deleted, and are still in it")

@@ -47,6 +47,26 @@ def test_a_table_that_is_right_is_said_to_be(place: Delta | Iceberg, capsys: pyt
     assert capsys.readouterr().out.rstrip().endswith("orders, partition 0: offsets 3 to 6")
 
 
+def test_manifests_are_read_once_however_many_files_there_are(
+    iceberg: Iceberg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.table import DataScan
+
+    table = made(iceberg)
+    for first in range(7, 12):
+        table.append(rows(first, first + 1), marks(1, first + 1))
+    plans: list[int] = []
+    plan_files = DataScan.plan_files
+
+    def counted(scan: DataScan) -> Any:
+        plans.append(1)
+        return plan_files(scan)
+
+    monkeypatch.setattr(DataScan, "plan_files", counted)
+    assert check(iceberg) == ExitCode.OK
+    assert len(plans) == 1
+
+
 def test_rows_that_are_there_twice_are_told_and_taken_out(
     place: Delta | Iceberg, capsys: pytest.CaptureFixture[str]
 ) -> None:
