@@ -69,6 +69,17 @@ class Spans:
         self._ends[at:until] = [end]
         return there
 
+    def meets(self, span: Span) -> bool:
+        """Tell whether one of the offsets is there."""
+        at = bisect_right(self._ends, span.first)
+        return at < len(self._ends) and self._firsts[at] < span.end
+
+    def has(self, offsets: Any) -> Any:
+        """Return which of `offsets`, an array of NumPy, are there."""
+        at = np.searchsorted(np.array(self._ends, np.int64), offsets, side="right")
+        firsts = np.array([*self._firsts, np.iinfo(np.int64).max], np.int64)
+        return firsts[at] <= offsets
+
     def gaps(self) -> list[Span]:
         """Return the missing offsets between the first and the last one."""
         return [Span(end, first) for end, first in zip(self._ends, self._firsts[1:], strict=False)]
@@ -95,16 +106,19 @@ class Found:
 
     def sharing(self, file: str) -> list[str]:
         """Return the other files that have offsets which are doubled in a file."""
-        wanted = self.doubled[file]
+        wanted = _by_part(self.doubled[file])
         return [
             other
             for other, runs in self.runs.items()
-            if other != file and any(_meets(run, each) for run in runs for each in wanted)
+            if other != file and any(part in wanted and wanted[part].meets(span) for part, span in runs)
         ]
 
 
-def _meets(one: tuple[Part, Span], other: tuple[Part, Span]) -> bool:
-    return one[0] == other[0] and one[1].first < other[1].end and other[1].first < one[1].end
+def _by_part(spans: Iterable[tuple[Part, Span]]) -> dict[Part, Spans]:
+    found: dict[Part, Spans] = {}
+    for part, span in spans:
+        found.setdefault(part, Spans()).add(span)
+    return found
 
 
 def look(table: Table, suspects: Collection[str] = ()) -> Found:
@@ -147,7 +161,7 @@ def take_out(table: Table, found: Found) -> int:
     gone: dict[str, set[int]] = {}
     for file, spans in found.doubled.items():
         # A row that was dropped from another file no longer counts as a copy.
-        numbers = _same_elsewhere(table, file, spans, found.sharing(file), gone)
+        numbers = _same_elsewhere(table, file, _by_part(spans), found.sharing(file), gone)
         if numbers:
             dropped[file] = numbers
             gone[file] = set(numbers)
@@ -156,7 +170,7 @@ def take_out(table: Table, found: Found) -> int:
 
 
 def _same_elsewhere(
-    table: Table, file: str, spans: Sequence[tuple[Part, Span]], others: Sequence[str], gone: Mapping[str, set[int]]
+    table: Table, file: str, spans: Mapping[Part, Spans], others: Sequence[str], gone: Mapping[str, set[int]]
 ) -> list[int]:
     """Return the numbers of the rows of a file within `spans` that other files, or the file before them, have."""
     there: set[bytes] = set()
@@ -171,7 +185,7 @@ def _same_elsewhere(
     return numbers
 
 
-def _rows_within(table: Table, file: str, spans: Sequence[tuple[Part, Span]]) -> Iterator[tuple[int, bytes]]:
+def _rows_within(table: Table, file: str, spans: Mapping[Part, Spans]) -> Iterator[tuple[int, bytes]]:
     """Yield the rows of a file within `spans`: the number of each, and a key that no other row has."""
     at = 0
     for rows in table.read(file):
@@ -183,13 +197,12 @@ def _rows_within(table: Table, file: str, spans: Sequence[tuple[Part, Span]]) ->
         at += rows.num_rows
 
 
-def _within(rows: pa.Table, spans: Sequence[tuple[Part, Span]]) -> pa.ChunkedArray:
+def _within(rows: pa.Table, spans: Mapping[Part, Spans]) -> pa.ChunkedArray:
     """Return for each row whether it is within `spans`."""
-    offsets = rows.column("offset")
+    offsets = rows.column("offset").to_numpy()
     found = pa.chunked_array([pa.repeat(False, rows.num_rows)])
-    for part, span in spans:
-        inside = pc.and_(pc.greater_equal(offsets, span.first), pc.less(offsets, span.end))
-        found = pc.or_(found, pc.and_(_is_of(rows, part), inside))
+    for part, held in spans.items():
+        found = pc.or_(found, pc.and_(_is_of(rows, part), pa.array(held.has(offsets), pa.bool_())))
     return found
 
 
