@@ -5,7 +5,7 @@
     source          fingerprint of the source of the table: vhost, name, and whether it is drained
     id/STREAM       fingerprint of the incarnation of a stream, or of the session of a drain
     next/STREAM     the offset after the last one that is in the table
-    life/STREAM     fingerprint of the life of the broker that wrote that last one (``spark_bridge.lives``)
+    life/STREAM     fingerprint of the life of the broker that wrote that last one (``spark_bridge.lives``), or 0
 
 1. Rows and the numbers that say how far they go are one commit of the table. Nothing else is stored anywhere.
 2. Iceberg keeps them in the summary of a snapshot, Delta as versions of transactions: so they are numbers. If the table
@@ -52,8 +52,7 @@ def marks_of(places: Places) -> dict[str, int]:
     for name, place in places.items():
         marks[ID + name] = place.id
         marks[NEXT + name] = place.next
-        if place.life:
-            marks[LIFE + name] = place.life
+        marks[LIFE + name] = place.life  # also if it is not known: Delta keeps what is not replaced
     return marks
 
 

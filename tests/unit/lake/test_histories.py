@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from unit.spark_bridge.broker_in_memory import MemoryBroker, MemoryQueue
-from warren.lake.marks import Place, marks_of, places_of
+from warren.lake.decoder import MessageDecoder
+from warren.lake.marks import EPOCH, Place, keys_of, marks_of, places_of
 from warren.lake.options import Limits
 from warren.lake.source import DrainSource, Plan, StreamSource
 from warren.spark_bridge.bridge_errors import DataLoss
+
+from .conftest import Delta
 
 OURS, THEIRS = "a" * 32, "b" * 32
 
@@ -76,16 +79,26 @@ def test_a_drain_knows_its_life_where_nothing_was_claimed_and_where_a_step_is_re
     source = DrainSource(broker, "q", "c", "test")
     places = dict(source.begin({}))
 
-    def step(until: Any = None) -> Plan:
-        found: Plan = source.plan(places, Limits(rows=10), until)
+    def step() -> Plan:
+        found: Plan = source.plan(places, Limits(rows=10))
         return found
 
     places |= step().after
     again = step()
     assert [(each.first, each.end) for each in again.ranges] == [(10, 20)]
-    assert step(again.after) == again  # the step has failed, and is done again
+    assert step() == again  # the step has failed, and is done again
     places |= again.after
     assert step().ranges == ()
     assert step().ranges == ()
     queue.add(5)
     assert [(each.first, each.end) for each in step().ranges] == [(20, 25)]
+
+
+def test_a_life_that_is_not_known_replaces_the_one_before(delta: Delta) -> None:
+    """In a Delta table a number stays until it is replaced: the life before would be compared with the new offset."""
+    table = delta(MessageDecoder().first_columns())
+    for place in (Place(1, 10, 7), Place(1, 20)):
+        table.load(keys_of(["s"]))
+        table.append(table.columns().empty_table(), {EPOCH: 1, **marks_of({"s": place})})
+        table.load(keys_of(["s"]))
+        assert places_of(table.marks()) == {"s": place}
