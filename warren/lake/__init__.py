@@ -5,6 +5,7 @@
     table.py       the operations of any table                a protocol
     iceberg_table.py, delta_table.py                          write
     follower.py    the commits of a step, and their writer    decides; the others do it
+    aside.py       what a killed step has refused             reads the table of refused messages
     engine.py      makes rows of the messages                 this process, or executors of Spark (spark_engine.py)
 
 Reading them by SQL, or in a notebook:

@@ -353,7 +353,7 @@ def follower_of(job: Job, client: BrokerClient, cluster: Cluster | None = None) 
 
         engine = SparkEngine(client, cluster, decoder, job.limits, skip_lost=job.skip_lost)
     identity = job.identity(client.vhost)
-    return Follower(_source(job, client), decoder, _opener(job), identity, limits=job.limits, engine=engine)
+    return Follower(_source(job, client), decoder, opener_of(job), identity, limits=job.limits, engine=engine)
 
 
 def _source(job: Job, client: BrokerClient) -> Source:
@@ -394,7 +394,8 @@ def _decoder(job: Job) -> Decoder:
 _opening = threading.Lock()
 
 
-def _opener(job: Job) -> Callable[[pa.Schema, pa.Schema | None], tuple[Table, Table | None]]:
+def opener_of(job: Job) -> Callable[[pa.Schema, pa.Schema | None], tuple[Table, Table | None]]:
+    """Return the function that opens the tables of `job`, and makes them if necessary."""
     from warren.lake import job as jobs
     from warren.lake.object_stores import delta_storage
 

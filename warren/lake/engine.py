@@ -8,10 +8,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from warren.lake.aside import Key, without
 from warren.lake.decoder import Decoder
 from warren.lake.marks import Marks, Place
 from warren.lake.options import Limits
@@ -25,7 +26,7 @@ Append = Callable[[Marks], None]
 class Made:
     """The result of a plan, or of a part of it: `covered` of its offsets. `after`: the places of the table afterwards.
 
-    `finds`: whether there are columns that the table does not have yet. `append` and `append_refused` commit, and may
+    `known`: how many messages the table of refused messages had already. `append` and `append_refused` commit, and may
     be called again after a `Conflict` if the table has not changed except for other programs' work on its files.
     """
 
@@ -35,9 +36,9 @@ class Made:
     refused: int
     lost: int
     bytes: int
-    finds: bool
     append: Append
     append_refused: Append
+    known: int = 0
 
 
 class Engine(Protocol):
@@ -50,8 +51,8 @@ class Engine(Protocol):
     def maybe_make(self, plan: Plan, table: Table, refused: Table | None) -> Made | None:
         """Make rows of a plan for a table, and of the beginning of it at least.
 
-        `refused`: the table of refused messages, None: it exists, or no message is refused. None is returned
-        if `Here` has to make it: columns are found where it begins.
+        `refused`: the table of refused messages; None: no message is refused. None is returned if `Here` has to make
+        it: columns are found where it begins.
         """
 
 
@@ -70,22 +71,23 @@ class Here:
     def maybe_make(self, plan: Plan, table: Table, refused: Table | None) -> Made | None:
         return self.make(plan, table, refused)
 
-    def make(self, plan: Plan, table: Table, refused: Table | None) -> Made:
-        """Make rows of a plan."""
+    def make(self, plan: Plan, table: Table, refused: Table | None, known: Collection[Key] = ()) -> Made:
+        """Make rows of a plan. `known`: messages that the table of refused messages has already."""
         found = self._decoder.decode(table.columns(), self._source.read(plan, self._decoder.reading()))
+        rows, aside = without(found.rows, known), without(found.refused, known)
 
         def append_refused(marks: Marks) -> None:
             assert refused is not None, "nothing is refused by a decoder that does not say so"
-            refused.append(found.refused, marks)
+            refused.append(aside, marks)
 
         return Made(
             covered=plan.rows,
             after=plan.after,
-            rows=found.rows.num_rows,
-            refused=found.refused.num_rows,
+            rows=rows.num_rows,
+            refused=aside.num_rows,
             lost=self._source.lost,
-            bytes=found.rows.nbytes,
-            finds=bool(found.changes),
-            append=lambda marks: table.append(found.rows, marks, found.changes),
+            bytes=rows.nbytes,
+            append=lambda marks: table.append(rows, marks, found.changes),
             append_refused=append_refused,
+            known=found.rows.num_rows - rows.num_rows + found.refused.num_rows - aside.num_rows,
         )

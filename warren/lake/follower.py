@@ -3,16 +3,16 @@
     a step                                          killed after it
     1. plan the messages after the table's marks,   nothing has happened
        and have rows made of them (``engine.py``)
-    2. commit refused messages, with the marks of   the next steps read the same again, exactly up to those marks, and
-       the end of the plan, if there are any        leave 2 out
+    2. commit refused messages, with the marks of   the next steps read these messages again, up to those marks at
+       the end of the plan, if there are any        least, and look up which of them 2 has
     3. commit rows, new columns and these marks     the table is further
     4. tell the source                              it is told by the next step
 
 1. The whole state is in the two tables. After any error a step begins with that state, as after a crash; nothing is
    carried over.
-2. A message is in exactly one of them, once. A step that is repeated up to the same end makes the same decisions: they
-   depend on the table before it and on the messages. When a step is repeated, bodies without new columns may be made in
-   parts, so that it needs less memory than the step that was killed; bodies with new columns are made up to its end.
+2. A message is in exactly one of them, once. While the table of refused messages has marks that are ahead of those of
+   the table, and where a stream begins that another history or another stream has in the place of the table's, a step
+   looks up which messages are there (``aside.py``): its own decisions may be others than those before the kill.
 3. A follower that starts commits the next epoch into both tables, the table first. After that its predecessor can no
    longer commit to either of them, since they have changed since it loaded them; it looks, finds a larger epoch, and
    ends.
@@ -30,11 +30,12 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from warren.lake.aside import Key, keys_within
 from warren.lake.decoder import Decoder, refused_schema
 from warren.lake.doubled import look, take_out
 from warren.lake.engine import Engine, Here, Made
 from warren.lake.kinds import ARROW
-from warren.lake.marks import EPOCH, SOURCE, Places, fingerprint, is_ahead, keys_of, marks_of, places_of
+from warren.lake.marks import EPOCH, SOURCE, Places, fingerprint, furthest, is_ahead, keys_of, marks_of, places_of
 from warren.lake.options import Limits
 from warren.lake.source import Plan, Source
 from warren.lake.table import Kept, Table, changed
@@ -65,13 +66,13 @@ class Step(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """The result of a plan, and the state of the tables that it was made for."""
+    """The result of a plan, and the state of the tables that it was made for. `is_aside`: 2 was done."""
 
     places: Places
-    planned: Places | None
     columns: pa.Schema
     plan: Plan
     made: Made
+    is_aside: bool = False
 
 
 @dataclass
@@ -153,8 +154,8 @@ class Follower:
             return
         raise Conflict(f"table {table.name}: others commit to it all the time")
 
-    def _look(self) -> tuple[Places, Places | None]:
-        """Return where the table is, and where its step was to end if that was not completed.
+    def _look(self) -> tuple[Places, Places]:
+        """Return the places of the table, and those of the table of refused messages.
 
         Raises:
             Overtaken: another follower has taken over the tables.
@@ -175,12 +176,8 @@ class Follower:
                 self._is_fresh = False
                 self._mended += take_out(table, look(table, suspects))
                 self._is_fresh = True
-        places = places_of(marks[opened.table.name])
-        if opened.refused is not None:
-            planned = places_of(marks[opened.refused.name])
-            if is_ahead(planned, places):
-                return places, planned
-        return places, None
+        aside = {} if opened.refused is None else places_of(marks[opened.refused.name])
+        return places_of(marks[opened.table.name]), aside
 
     def _there(self) -> _Opened:
         assert self._opened is not None, "open() comes first"
@@ -212,46 +209,48 @@ class Follower:
 
     def _step(self) -> Step:
         opened = self._there()
-        places, planned = self._look()
+        places, aside = self._look()
         self._source.settle(places)
-        plan, made = self._maybe_kept(places, planned) or self._made(places, planned)
+        kept = self._maybe_kept(places)
+        plan, made = (kept.plan, kept.made) if kept is not None else self._made(places, aside)
         if made is None:
             self._is_fresh = False  # without a commit only a look at the table shows whether another one took over
             return Step(waiting=plan.waiting)
-        missing = made.covered - made.lost - made.rows - made.refused
+        refused = made.refused + made.known
+        missing = made.covered - made.lost - made.rows - refused
         if missing < 0:
             raise BridgeError(f"{-missing} rows more than messages: this is a fault of ours")
-        self._kept = _Kept(places, planned, opened.table.columns(), plan, made)
-        if made.refused and planned is None:
+        self._kept = kept = kept or _Kept(places, opened.table.columns(), plan, made)
+        if made.refused and not kept.is_aside:
             assert opened.refused is not None, "nothing is refused by a decoder that does not say so"
-            made.append_refused(self._marks(opened.refused, made.after))
+            made.append_refused(self._marks(opened.refused, furthest(aside, made.after)))
+            self._kept = kept._replace(is_aside=True)
         made.append(self._marks(opened.table, made.after))
         self._kept = None
         self._source.settle(made.after)
         left = plan.waiting + plan.rows - made.covered
-        return Step(made.rows, made.refused, plan.lost + made.lost, left, True, made.bytes)
+        return Step(made.rows, refused, plan.lost + made.lost, left, True, made.bytes)
 
-    def _maybe_kept(self, places: Places, planned: Places | None) -> tuple[Plan, Made] | None:
+    def _maybe_kept(self, places: Places) -> _Kept | None:
         """Return the result from before a conflict, if a new one would be the same."""
         kept, self._kept = self._kept, None
         if kept is None or kept.places != places or kept.columns != self._there().table.columns():
             return None
-        return (kept.plan, kept.made) if planned in (kept.planned, kept.made.after) else None
+        return kept
 
-    def _made(self, places: Places, planned: Places | None) -> tuple[Plan, Made | None]:
+    def _made(self, places: Places, aside: Places) -> tuple[Plan, Made | None]:
         """Return the next plan, and its result; None: there is nothing to do."""
         opened = self._there()
-        refused = opened.refused if planned is None else None
-        plan = self._source.plan(places, self._engine.limits, planned)
+        plan = self._source.plan(places, self._engine.limits, aside)
         if not plan.ranges and plan.after == places:
             return plan, None
-        made = self._engine.maybe_make(plan, opened.table, refused)
+        known: frozenset[Key] = frozenset()
+        if opened.refused is not None and (plan.turned or is_ahead(aside, places)):
+            known = keys_within(opened.refused, plan.ranges)
+        made = None if known else self._engine.maybe_make(plan, opened.table, opened.refused)
         if made is None:
-            plan = self._source.plan(places, self._here.limits, planned)
-            made = self._here.make(plan, opened.table, refused)
-        if planned is not None and made.finds and is_ahead(planned, made.after):
-            plan = self._source.plan(places, None, planned)
-            made = self._here.make(plan, opened.table, refused)
+            plan = self._source.plan(places, self._here.limits, aside)
+            made = self._here.make(plan, opened.table, opened.refused, known)
         return plan, made
 
     def _marks(self, table: Table, after: Places) -> dict[str, int]:

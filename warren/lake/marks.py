@@ -39,6 +39,7 @@ class Place(NamedTuple):
 
 
 Places = Mapping[str, Place]
+NO_PLACES: Final[Places] = {}
 
 
 def fingerprint(text: str) -> int:
@@ -69,6 +70,15 @@ def places_of(marks: Marks) -> dict[str, Place]:
 def keys_of(names: list[str]) -> list[str]:
     """Return the keys of all numbers that a table can have that follows the streams `names`."""
     return [EPOCH, SOURCE, *(prefix + name for name in names for prefix in (ID, NEXT, LIFE))]
+
+
+def furthest(one: Places, other: Places) -> dict[str, Place]:
+    """Return the places of `other`, and of `one` those that are further in a stream of the same incarnation."""
+    found = {**one, **other}
+    for name, place in one.items():
+        if found[name].id == place.id and place.next > found[name].next:
+            found[name] = place
+    return found
 
 
 def is_ahead(one: Places, other: Places) -> bool:

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from warren.lake.marks import Place, Places, fingerprint
+from warren.lake.marks import NO_PLACES, Place, Places, fingerprint
 from warren.lake.options import Limits
 from warren.lake.ranges import SKIP, Range, parts_of, rows_of
 from warren.spark_bridge.bridge_errors import BridgeError, DataLoss, Fenced, Gone, NotFound, UsageError
@@ -31,12 +31,16 @@ from warren.spark_bridge.worker_output import say
 
 
 class Plan(NamedTuple):
-    """The ranges to read next, and the places of the table afterwards. `waiting`: left after it; `lost`: skipped."""
+    """The ranges to read next, and the places of the table afterwards. `waiting`: left after it; `lost`: skipped.
+
+    `turned`: where streams begin that another history, or another stream, has in the place of the table's.
+    """
 
     ranges: tuple[Range, ...]
     after: Mapping[str, Place]
     waiting: int
     lost: int = 0
+    turned: Mapping[str, Place] = {}
 
     @property
     def rows(self) -> int:
@@ -55,8 +59,11 @@ class Source(Protocol):
     def begin(self, places: Places) -> dict[str, Place]:
         """Take over, and return the beginning of each part without a place in the table."""
 
-    def plan(self, places: Places, limits: Limits | None, until: Places | None = None) -> Plan:
-        """Return what to read after `places`: as much as `limits` allow, and not beyond `until`; None: all of it."""
+    def plan(self, places: Places, limits: Limits, begun: Places = NO_PLACES) -> Plan:
+        """Return what to read after `places`: as much as `limits` allow.
+
+        `begun`: where a step was to end that was killed; places that `places` are beyond do not matter.
+        """
 
     def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a plan."""
@@ -140,18 +147,20 @@ class StreamSource(_Ranges):
             raise UsageError(f"offset {self._start} of {part.name!r} is not there: it has those from {part.first} on")
         return offset
 
-    def plan(self, places: Places, limits: Limits | None, until: Places | None = None) -> Plan:
+    def plan(self, places: Places, limits: Limits, begun: Places = NO_PLACES) -> Plan:
         try:
-            return self._plan(places, limits, until)
+            return self._plan(places, limits, begun)
         except Gone:
             if not self._skip_lost:
                 raise
-        return self._plan(places, limits, until)  # retention was faster than the question
+        return self._plan(places, limits, begun)  # retention was faster than the question
 
-    def _plan(self, places: Places, limits: Limits | None, until: Places | None) -> Plan:
+    def _plan(self, places: Places, limits: Limits, begun: Places) -> Plan:
         parts = self._parts()
+        places = {**{name: place for name, place in begun.items() if name not in parts}, **places}
         starts: dict[str, Place] = {}
         ends: dict[str, int] = {}
+        turned: dict[str, Place] = {}
         lost = 0
         for name in places.keys() - parts.keys():
             self._look_for(name, places[name])
@@ -160,14 +169,18 @@ class StreamSource(_Ranges):
                 continue
             place = places.get(name) or place_at(part, part.first)
             start = self._checked(part, place)
-            lost += max(0, start.next - place.next) if start.id == place.id else 0
+            later = begun.get(name, start)
+            if later.id == start.id and later.next > start.next:
+                self._checked(part, later)
+            if start.id == place.id and start.next >= place.next:
+                lost += start.next - place.next
+            else:
+                turned[name] = start
             starts[name] = start
             ends[name] = part.end if self._stop is None else min(part.end, self._stop[name])
-        bounds = ends if until is None else {name: self._bound(parts[name][1], starts[name], until) for name in starts}
-        given = {name: max(0, min(bounds[name], ends[name]) - start.next) for name, start in starts.items()}
-        if limits is not None:
-            given = self._given(parts, starts, given, limits)
-            self._turn += 1
+        given = {name: max(0, ends[name] - start.next) for name, start in starts.items()}
+        given = self._given(parts, starts, given, limits)
+        self._turn += 1
         after = dict(starts)
         ranges = []
         for name in starts:  # in the same order each time: the kinds of columns depend on it
@@ -179,7 +192,7 @@ class StreamSource(_Ranges):
                 ranges.append(Range(self.name, number, name, part.id_at(end), first, end, nodes=others))
                 after[name] = place_at(part, end)
         left = sum(max(0, ends[name] - place.next) for name, place in after.items())
-        return Plan(tuple(ranges), {**places, **after}, left, lost)
+        return Plan(tuple(ranges), {**places, **after}, left, lost, turned)
 
     def _given(
         self, parts: Mapping[str, tuple[int, Description]], starts: Places, waiting: Mapping[str, int], limits: Limits
@@ -193,19 +206,6 @@ class StreamSource(_Ranges):
 
         given = shares(waiting, limits.rows, self._turn)
         return within_bytes({name: rows for name, rows in given.items() if rows}, limits.bytes, fits, self._turn)
-
-    def _bound(self, part: Description, start: Place, until: Places) -> int:
-        """Return the end of a plan in a stream, not beyond `until`."""
-        place = until.get(part.name)
-        if place is None or place.id != start.id:
-            return start.next
-        divergence = maybe_divergence(self._remembered, part.name, part.lives, place)
-        if divergence is not None:
-            self._loss(f"{divergence.text}; a step had begun that read up to there")
-            return start.next
-        if place.next > part.end:
-            self._loss(f"stream {part.name!r} ends at {part.end}, and a step had begun that read up to {place.next}")
-        return place.next
 
     def _look_for(self, name: str, place: Place) -> None:
         """Make sure that a partition was read whole that its super stream no longer has."""
@@ -298,10 +298,9 @@ class DrainSource(_Ranges):
             )
         return {}
 
-    def plan(self, places: Places, limits: Limits | None, until: Places | None = None) -> Plan:
+    def plan(self, places: Places, limits: Limits, begun: Places = NO_PLACES) -> Plan:
         """Acknowledge the claims below `places`, claim the next messages, and return the plan for them."""
         session = self._opened()
-        limits = limits or Limits()
         place = places[self.name]
         life = self._maybe_life(place.next)
         claim = self._client.claim(
@@ -318,8 +317,6 @@ class DrainSource(_Ranges):
         found = {place.next: life, claim.end: claim.life}
         self._lives = {offset: known for offset, known in found.items() if known is not None}
         first, end = max(place.next, claim.first), claim.end
-        if until is not None:
-            end = until[self.name].next
         if end <= first:
             return Plan((), {self.name: place if first <= place.next else self._place_at(first)}, 0)
         id = id_at(session.id, self._maybe_life(end))

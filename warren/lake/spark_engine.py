@@ -173,7 +173,6 @@ class SparkEngine:
             refused=sum(each.refused for each in kept),
             lost=sum(each.lost for each in kept),
             bytes=sum(each.bytes for each in kept),
-            finds=False,
             append=lambda marks: table.add(files, marks),
             append_refused=append_refused,
         )

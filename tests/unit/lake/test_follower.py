@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,10 +11,14 @@ import pytest
 
 from unit.spark_bridge.broker_in_memory import MemoryBroker
 from unit.spark_bridge.export_broker import ExportBroker
-from warren.lake.decoder import FieldDecoder, MessageDecoder
-from warren.lake.follower import Follower
+from warren.lake.body_schema import BodySchema
+from warren.lake.commands import opener_of
+from warren.lake.decoder import FieldDecoder, MessageDecoder, refused_schema
+from warren.lake.follower import Follower, OpenTables
+from warren.lake.job import Job
 from warren.lake.options import Limits
 from warren.lake.source import DrainSource, StreamSource
+from warren.lake.table import Table
 from warren.lake.table_errors import NotOurs, Overtaken
 from warren.spark_bridge.bridge_errors import AnotherQueue, DataLoss, Fenced, UsageError
 
@@ -36,17 +41,18 @@ def tables() -> MemoryTables:
 
 def follower(
     broker: MemoryBroker,
-    tables: MemoryTables,
+    tables: OpenTables,
     *,
     name: str = "orders",
     json: bool = False,
+    schema: BodySchema | None = None,
     drain: bool = False,
     rows: int = 100,
     **options: Any,
 ) -> Follower:
     """Return a program that follows `name`, as if it had just been started."""
     source = DrainSource(broker, name, "lake", "a test", **options) if drain else StreamSource(broker, name, **options)
-    decoder = FieldDecoder() if json else MessageDecoder()
+    decoder = FieldDecoder(schema=schema) if json else MessageDecoder()
     made = Follower(source, decoder, tables, f"/{name}{drain}", limits=Limits(rows, 1 << 30), sleep=lambda _: None)
     made.open()
     return made
@@ -211,10 +217,13 @@ def mixed(count: int, *, partitions: bool) -> ExportBroker:
     return broker
 
 
-def grow(broker: ExportBroker, name: str, count: int) -> None:
+LATER_MS = 1_800_000_000_000
+
+
+def grow(broker: ExportBroker, name: str, count: int, **fields: Any) -> None:
     queue = broker.queues[name]
     for _ in range(count):
-        queue.add(1)
+        queue.add(1, **fields)
         body = BODIES[(queue.end * 7 + len(name)) % len(BODIES)]
         queue.messages[-1] = queue.messages[-1]._replace(body=body)
 
@@ -266,7 +275,7 @@ def test_a_step_that_is_repeated_decides_the_same_whichever_stream_had_its_turn_
         queue.messages[-1] = queue.messages[-1]._replace(body=body)
     first = follower(broker, tables, json=True)
     for _ in range(3):  # of the names in order it is the turn of orders-2
-        first._source.plan({}, Limits(), None)
+        first._source.plan({}, Limits())
     assert tables.main is not None
     kept = tables.main
     original = MemoryTable.append
@@ -313,6 +322,118 @@ def test_a_large_step_that_is_repeated_is_done_in_parts_unless_it_finds_columns(
     run(made)
     found = sorted(row["offset"] for row in [*tables.rows(), *tables.refused()])
     assert before == 10 and found == list(range(41))
+
+
+def killed_between(made: Follower, tables: MemoryTables) -> None:
+    """Make a step that is killed when refused messages are committed, and rows are not."""
+    stored, original = tables.main, MemoryTable.append
+
+    def append(table: MemoryTable, *args: Any) -> None:
+        if table.stored is stored:
+            raise Killed
+        original(table, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryTable, "append", append)
+        with pytest.raises(Killed):
+            made.step()
+    assert tables.refused()
+
+
+@pytest.mark.parametrize("rows", [2, 100])
+@pytest.mark.parametrize("is_narrower", [False, True])
+def test_a_step_that_is_repeated_with_another_schema_loses_and_doubles_nothing(
+    tables: MemoryTables, *, is_narrower: bool, rows: int
+) -> None:
+    broker = mixed(10, partitions=False)
+    schemas = [None, BodySchema({"n": "long"}, is_open=False)]
+    before, after = schemas if is_narrower else reversed(schemas)
+    killed_between(follower(broker, tables, json=True, schema=before), tables)
+    aside = len(tables.refused())
+    grow(broker, "orders", 5)
+    run(follower(broker, tables, json=True, schema=after, rows=rows))
+    assert sorted(row["offset"] for row in [*tables.rows(), *tables.refused()]) == list(range(15))
+    assert is_narrower == (len([row for row in tables.refused() if row["offset"] < 10]) > aside)
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_what_a_killed_step_has_refused_is_found_in_files(tmp_path: Path, form: str) -> None:
+    pytest.importorskip("deltalake")
+    pytest.importorskip("pyiceberg_core")
+    broker = mixed(10, partitions=False)
+    job = Job(f"{tmp_path}/shop.orders", stream="orders", format=form, body="json").check()
+    opened = opener_of(job)
+
+    def killed(columns: pa.Schema, refused: pa.Schema | None) -> tuple[Table, Table | None]:
+        table, aside = opened(columns, refused)
+        append = table.append
+
+        def dying(rows: pa.Table, *more: Any) -> None:
+            if rows.num_rows:
+                raise Killed
+            append(rows, *more)
+
+        table.append = dying  # type: ignore[assignment, method-assign]
+        return table, aside
+
+    with pytest.raises(Killed):
+        follower(broker, killed, json=True).step()
+    grow(broker, "orders", 3)
+    run(follower(broker, opened, json=True, schema=BodySchema({"n": "long"}, is_open=False), rows=4))
+    found = []
+    for table in opened(FieldDecoder().first_columns(), refused_schema()):
+        assert table is not None
+        table.load([])
+        for file in table.files():
+            found += [offset for rows in table.read(file, ["offset"]) for offset in rows.column("offset").to_pylist()]
+    assert sorted(found) == list(range(13))
+
+
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_killed_anywhere_each_message_of_another_stream_in_its_place_is_in_one_table_once(is_recreated: bool) -> None:
+    ours, theirs = "a" * 32, "b" * 32
+
+    def make() -> tuple[ExportBroker, MemoryTables]:
+        broker, tables = mixed(6, partitions=False), MemoryTables()
+        stream = broker.queues["orders"]
+        stream.lives = [(ours, 0)]
+        run(follower(broker, tables, json=True))
+        if is_recreated:
+            stream = broker.stream(id="i9")
+        else:  # the broker was restored
+            del stream.messages[2:]
+            stream.lives = [(ours, 0), (theirs, 2)]
+        grow(broker, "orders", 3, time_ms=LATER_MS)
+        return broker, tables
+
+    def work(thing: tuple[ExportBroker, MemoryTables]) -> None:
+        run(follower(*thing, json=True, rows=2, skip_lost=True))
+
+    for broker, tables in killed_everywhere(make, work):
+        grow(broker, "orders", 2, time_ms=LATER_MS)
+        run(follower(broker, tables, json=True, rows=5, skip_lost=True))
+        found = sorted(row["offset"] for row in [*tables.rows(), *tables.refused()])
+        begin = 0 if is_recreated else 2
+        assert found == sorted([*range(6), *range(begin, begin + 5)])
+
+
+def test_what_a_step_had_begun_to_read_may_be_gone(tables: MemoryTables) -> None:
+    """The broker was restored to the middle of a step that has committed what it refused."""
+    ours, theirs = "a" * 32, "b" * 32
+    broker = mixed(10, partitions=False)
+    stream = broker.queues["orders"]
+    stream.lives = [(ours, 0)]
+    killed_between(follower(broker, tables, json=True), tables)
+    aside = {row["offset"] for row in tables.refused()}
+    del stream.messages[4:]
+    stream.lives = [(ours, 0), (theirs, 4)]
+    with pytest.raises(DataLoss, match="diverged at offset 4, and it had been read up to 10"):
+        follower(broker, tables, json=True).step()
+    for more in (0, 3, 3):
+        grow(broker, "orders", more, time_ms=LATER_MS)
+        run(follower(broker, tables, json=True, skip_lost=True))
+        found = sorted(row["offset"] for row in [*tables.rows(), *tables.refused()])
+        assert found == sorted([*range(stream.end), *(each for each in aside if each >= 4)])
 
 
 def test_a_drained_queue_acknowledges_nothing_that_is_not_in_the_table(
