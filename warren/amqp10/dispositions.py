@@ -214,8 +214,6 @@ class DispositionRun(Job):
                 return False
             tag = tags[self._next]
             self._next += 1
-            if not session.is_open():
-                return True
             if self._state == ACCEPTED:
                 steps.left -= 1
                 if session.ledger.is_outstanding(tag):

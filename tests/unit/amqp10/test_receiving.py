@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from amqp10_harness import Amqp10Client, Frame, amqp10_client, message, section, sections
+from amqp10_harness import DISPOSITION, Amqp10Client, Frame, amqp10_client, message, section, sections
 from engine_harness import Harness
 
 from warren.amqp.field_table import Timestamp as Seconds
@@ -360,6 +360,22 @@ def test_a_session_that_ends_gives_back_what_was_not_answered(harness: Harness) 
     client.hang_up()
     assert harness.queue("q").ready_count == 3
     harness.check_idle()
+
+
+@pytest.mark.parametrize(("state", "left"), [(RELEASED, 200), (REJECTED, 0), (ACCEPTED, 0)])
+def test_an_outcome_of_many_deliveries_is_completed_when_the_client_leaves(
+    harness: Harness, state: int, left: int
+) -> None:
+    fill(harness, 200)
+    client = receiving(harness)
+    harness.broker.work.turn_steps = 64
+    client.credit(0, 200)
+    client.send(DISPOSITION, [True, UInt(0), UInt(199), False, described(state, [])], settle=False)
+    assert len(harness.broker.work) == 1, "a part of it is done"
+    client.hang_up()
+    assert harness.queue("q").message_count == left
+    assert len(receiving(harness).credit(0, 200)) == left
+    harness.check()
 
 
 def volatile(client: Amqp10Client, handle: int = 0, **given: Any) -> list[Frame]:
