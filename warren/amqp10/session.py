@@ -218,20 +218,17 @@ class Amqp10Session(Session):
         if self._window < 0:
             raise SessionError(WINDOW_VIOLATION, f"more than the {WINDOW} transfers that the window has")
         link = self.links.get(transfer.handle)
-        if not isinstance(link, ReceivingLink):
-            if link is not None and link.is_gone:
-                return
+        if isinstance(link, ReceivingLink) and not link.is_gone:
+            try:
+                self._take(link, transfer, data, transfer.payload, end)
+            except ChannelException as error:
+                if isinstance(error, SessionError):
+                    raise
+                self.fail_link(link, error)
+            except Amqp10Error as error:
+                self.fail_link(link, LinkError(error.condition, error.explanation))  # the frame itself is valid
+        elif link is None or not link.is_gone:
             raise SessionError(UNATTACHED_HANDLE, f"a transfer on handle {int(transfer.handle)}, which is no sender's")
-        if link.is_gone:
-            return
-        try:
-            self._take(link, transfer, data, transfer.payload, end)
-        except ChannelException as error:
-            if isinstance(error, SessionError):
-                raise
-            self.fail_link(link, error)
-        except Amqp10Error as error:
-            self.fail_link(link, LinkError(error.condition, error.explanation))  # the frame itself is valid
         if self._window <= WINDOW_STEP:
             self._write_session_flow()
 
@@ -560,6 +557,7 @@ class Amqp10Session(Session):
             link.forget()
         if not link.is_gone:
             self.links.pop(link.handle, None)
+            link.is_gone = True  # confirms that are still to come give it no credit
         if self.is_open():
             self.connection.outbox.write(answer)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from amqp10_harness import Amqp10Client, Frame, amqp10_client, message, section
+from amqp10_harness import DETACH, Amqp10Client, Frame, amqp10_client, message, section
 from engine_harness import Harness
 
 from warren.amqp.field_table import decode_table
-from warren.amqp10.links import HEAD_BYTES, LINK_CREDIT
+from warren.amqp10.links import CREDIT_STEP, HEAD_BYTES, LINK_CREDIT
 from warren.amqp10.performatives import ACCEPTED, COORDINATOR, MODIFIED, REJECTED, RELEASED, described
 from warren.amqp10.session import WINDOW
 from warren.amqp10.values import Array, Described, Symbol, Timestamp, UByte, UInt, ULong, Uuid
@@ -150,6 +150,25 @@ def test_more_transfers_than_the_window_has_end_the_session(harness: Harness) ->
     assert [each.name for each in client.feed(part * 10)] == ["flow"]
     found = client.feed(part * (WINDOW + 1))
     assert not any(each.name == "end" for each in found)  # it was widened meanwhile
+
+
+def test_a_link_that_has_failed_does_not_use_up_the_window(harness: Harness) -> None:
+    client = amqp10_client(harness)
+    client.sender(0, "/queues/q")
+    assert client.transfer(0, b"malformed")[0].name == "detach"
+    late = client.transfer_frame(0, b"", more=True, delivery_id=1)
+    assert [each.name for each in client.feed(late * (WINDOW // 2))] == ["flow"]
+
+
+def test_a_detached_link_gets_no_credit(harness: Harness) -> None:
+    client = amqp10_client(harness)
+    client.sender(0, "/queues/q")
+    harness.hold_commits = True
+    client.feed(b"".join([client.transfer_frame(0, message(durable=True)) for _ in range(CREDIT_STEP)]))
+    assert [each.name for each in client.send(DETACH, [UInt(0), True])] == ["detach"]
+    harness.hold_commits = False
+    harness.settle()
+    assert outcomes(client.take()) == [(0, CREDIT_STEP - 1, ACCEPTED)]
 
 
 def test_a_delivery_may_come_in_many_transfers(harness: Harness) -> None:
