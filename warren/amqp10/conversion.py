@@ -195,11 +195,16 @@ class Sections:
         """
         self.properties.delivery_mode = TRANSIENT
         head = Head()
+        seen: set[int] = set()
         pos: i64 = 0
         end: i64 = len(data)
         while pos < end:
             head.read(data, pos, end)
             stop: i64 = value_end(data, head.pos, end)
+            if head.code < DATA:
+                if int(head.code) in seen:
+                    raise malformed("a section that is there twice")
+                seen.add(int(head.code))
             if head.code == HEADER:
                 self._header(arguments_of("a header", data, head.pos, stop))
             elif head.code == MESSAGE_ANNOTATIONS:

@@ -215,7 +215,7 @@ def largest_parts(beyond: int) -> dict[str, bytes]:
     return {
         "properties": properties + section(0x75, b"x"),
         "properties without a body": properties,
-        "headers": b"\0\x53\x70\x45" * (HEAD_BYTES // 4 + beyond) + section(0x75, b"x"),
+        "delivery annotations": section(0x71, {"k": "v" * (HEAD_BYTES + beyond - around)}) + section(0x75, b"x"),
         "data sections": section(0x75, b"") * (HEAD_BYTES // 3 + beyond),
         "values": section(0x77, UInt(0)) * (HEAD_BYTES // 3 + beyond),
         "footer": section(0x75, b"x") + section(0x78, {"k": "v" * (HEAD_BYTES + beyond - around - 3)}),
@@ -336,6 +336,7 @@ def test_malformed_messages_cost_their_link_only(harness: Harness) -> None:
             section(0x73, [None, b"x" * 300]) + section(0x75, b""),
             section(0x73, [None, None, 5]) + section(0x75, b""),
             section(0x72, ["no map"]) + section(0x75, b""),
+            section(0x74, {}) * 2 + section(0x75, b""),
         )
     ):
         client.sender(handle, "/queues/q")
