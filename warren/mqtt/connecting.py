@@ -133,7 +133,6 @@ class Connecting:
         vhost = peer.vhost
         principal = peer.principal
         assert usage is not None and vhost is not None and principal is not None
-        usage.channels += 1
         if peer.version == V5:
             expiry_s = min(connect.properties.number(SESSION_EXPIRY, 0), SESSION_EXPIRY_MAX_S)
         else:
@@ -158,6 +157,7 @@ class Connecting:
         session = MqttSession(peer, sessions, sessions.take_up(client_id, peer.login.user_name), expiry_s)
         peer.session = session
         peer.channels[1] = session
+        usage.channels += 1
         peer.heartbeats.interval_s = connect.keep_alive_s
         present = False
         if connect.clean:

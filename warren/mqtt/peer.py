@@ -519,7 +519,9 @@ class MqttPeer(Peer):
             if will is not None:
                 leave_will(session, will)
             self.running = False  # the client is not told about the rest
-            if session.expiry_s == 0:
+            if self._connecting is not None and session.kept.stored is None:
+                session.sessions.end(session.kept)  # CONNACK refuses it: the queues of its id are not its own
+            elif self._connecting is None and session.expiry_s == 0:
                 session.end_for_good()
             else:
                 session.sessions.leave(session.kept)

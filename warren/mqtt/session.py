@@ -30,7 +30,7 @@ from mypy_extensions import i64
 from warren.amqp import methods as m
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import encode_table
-from warren.channels.access import READ
+from warren.channels.access import CONFIGURE, READ
 from warren.channels.prepared_publish import NUMBER, PreparedPublish
 from warren.channels.session import Session
 from warren.channels.topology import run_topology
@@ -271,6 +271,8 @@ class MqttSession(Session):
             if queue is not None:
                 is_there = True
                 self.authorize(READ, "queue", queue.name)
+                if self.expiry_s == 0:
+                    self.authorize(CONFIGURE, "queue", queue.name)  # it is deleted with this connection
         for each in shared_of(self.kept.notes):
             self.subscriptions.take_share(each)
         self.keep_for(self.expiry_s)

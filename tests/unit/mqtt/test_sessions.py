@@ -89,6 +89,33 @@ def test_another_way_to_log_in_is_refused_before_the_password_is_looked_at(harne
     assert client.ended
 
 
+def test_a_connect_that_is_refused_counts_as_no_channel(harness: Harness) -> None:
+    refused = MqttClient(harness)
+    assert refused.connect(will=("t" * 256, b"", 0, False)).body[1] != 0
+    assert refused.ended and harness.broker.access.usage(USER).channels == 0
+    client = mqtt_client(harness)
+    assert harness.broker.access.usage(USER).channels == 1
+    client.hang_up()
+    assert harness.broker.access.usage(USER).channels == 0
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("expiry_s", [0, 100])
+@pytest.mark.parametrize("read", ["", ".*"])
+def test_a_client_without_the_right_does_not_delete_the_queues_of_its_id(
+    harness: Harness, clean: bool, expiry_s: int, read: str
+) -> None:
+    harness.channel().declare("mqtt-subscription-cqos1", durable=True)
+    harness.add_user("other", configure="", write="", read=read)
+    client = MqttClient(harness, 5)
+    given = properties({p.SESSION_EXPIRY: expiry_s})
+    reply = client.connect("c", clean=clean, user="other", password="other", given=given)
+    assert reply.body[:2] == (b"\x01\0" if read and expiry_s and not clean else b"\0\x87")
+    client.hang_up()
+    harness.pass_time(1)
+    assert "mqtt-subscription-cqos1" in harness.vhost.queues
+
+
 # --- messages -------------------------------------------------------------------------------------------------------
 
 
