@@ -139,11 +139,13 @@ class ClientSubscriptions:
         filter_, group = split_shared(shared.filter)
         key = binding_key(filter_)
         queue = shared_queue(group, filter_)
-        session.sessions.share(queue, session.client_id)
+        session.authorize(READ, "queue", queue)
         arguments = encode_table({"x-expires": SHARES_EXPIRE_MS})
         if queue not in session.vhost.queues:
             run_topology(session, QueueDeclaration(queue, durable=True, arguments=arguments))
+            session.sessions.share(queue, session.client_id)
         run_topology(session, m.QueueBind(0, queue, EXCHANGE, key, False, EMPTY_TABLE))
+        session.sessions.share(queue, session.client_id)  # one without the rights would delete the queue as it leaves
         filters = Filters()
         filters.put(Subscription(filter_, shared.qos, False, shared.as_published, shared.identifier, EMPTY_TABLE))
         self._ledger.share(queue, filters)

@@ -163,3 +163,14 @@ def test_a_subscription_is_replaced_by_one_with_another_qos(harness: Harness) ->
     assert client.subscribe("$share/g/a", qos=0) == [0]
     client.publish("a", b"x", 1)
     assert [each.qos for each in client.messages()] == [0]
+
+
+@pytest.mark.parametrize(("write", "read"), [("", ""), ("", ".*"), (".*", "^amq")])
+def test_a_client_without_the_rights_does_not_delete_the_queue_of_a_group(
+    harness: Harness, write: str, read: str
+) -> None:
+    harness.channel().declare(QUEUE, durable=True)
+    harness.add_user("other", configure="", write=write, read=read)
+    client = mqtt_client(harness, 5, user="other", password="other")
+    assert client.subscribe("$share/g/a/+", qos=1) == [0x87]
+    assert QUEUE in harness.vhost.queues
