@@ -9,7 +9,8 @@
    otherwise, after a crash, another message could have its place and so its packet id. It also covers the release of
    the packet id.
 3. A packet id of QoS 2 is not given out while it waits for its PUBREC or PUBCOMP. The next message with this id waits,
-   and so do the messages after it. With QoS 1, another id is used.
+   and so do the messages after it. With QoS 1, another id is used. A delivery that the broker has taken back does not
+   wait: its message comes again with the same id.
 4. Messages that wait here are unacknowledged like all others: there are never more of them than the client takes, nor,
    but for one message, more bytes than an outbox holds.
 5. A message of QoS 0 from a queue of a higher one goes out with QoS 0, and is settled at once.
@@ -90,7 +91,7 @@ class MqttLedger(DeliveryLedger):
         self._syncs = syncs
         self._log = peer.broker.log
         self._fanout = fanout
-        self._tags = _NO_TAGS  # by packet id
+        self._tags = _NO_TAGS  # by packet id; also of deliveries that came back to their queue without an answer
         self._held: deque[Held] | None = None  # most clients hold nothing, and a deque takes 700 bytes
         self._held_bytes: i64 = 0  # of their bodies
         self._is_full: bool = False  # deliveries have stopped, because too much is held
@@ -203,7 +204,7 @@ class MqttLedger(DeliveryLedger):
             self._tags = tags
         place: i64 = self.outstanding(tag).sequence_number
         found: i64 = place % IDS_OF_QOS_1 + 1 if qos == 1 else QOS_2_FROM + place % IDS_OF_QOS_2
-        while int(found) in tags:
+        while int(found) in tags and self.is_outstanding(tags[int(found)]):
             found = found % IDS_OF_QOS_1 + 1
         tags[int(found)] = int(tag)
         return found
@@ -237,7 +238,9 @@ class MqttLedger(DeliveryLedger):
 
     def _is_free(self, tag: i64) -> bool:
         packet_id = int(QOS_2_FROM + self.outstanding(tag).sequence_number % IDS_OF_QOS_2)
-        return packet_id not in self._tags and packet_id not in self._kept.released
+        earlier = self._tags.get(packet_id)
+        is_taken = earlier is not None and self.is_outstanding(earlier)
+        return not is_taken and packet_id not in self._kept.released
 
     def send_held(self) -> None:
         """Send the deliveries that need not wait any longer, as far as the outbox takes them."""

@@ -14,7 +14,7 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.mqtt import packets as p
 from warren.mqtt.packets import packet
-from warren.vhosts.metadata import TopicPermissionPut, UserLimitsPut, VhostLimitsPut, VhostPut
+from warren.vhosts.metadata import PolicyPut, TopicPermissionPut, UserLimitsPut, VhostLimitsPut, VhostPut
 from warren.vhosts.retained import Retained
 
 # --- CONNECT --------------------------------------------------------------------------------------------------------
@@ -138,6 +138,28 @@ def test_qos_1_is_answered_both_ways(harness: Harness, version: int) -> None:
     assert reader.ack(found.packet_id) == []
     assert queue.message_count == 0
     assert reader.ack(found.packet_id) == [] and not reader.ended
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_is_not_answered_in_time_comes_again_with_its_packet_id(
+    harness: Harness, qos: int, clean: bool
+) -> None:
+    harness.broker.administer(PolicyPut("/", "p", ".*", "queues", 0, '{"visibility-timeout":1000}'))
+    reader = mqtt_client(harness, client_id="r", clean=clean)
+    reader.subscribe("a", qos=qos)
+    mqtt_client(harness, client_id="w").publish("a", b"x", qos)
+    (first,) = reader.messages()
+    for _ in range(3):
+        harness.pass_time(1.1)
+        (again,) = reader.messages()
+        assert (again.packet_id, again.dup) == (first.packet_id, True)
+    if qos == 2:
+        (reply,) = reader.answer(5, first.packet_id)
+        assert reply.kind == 6 and reader.answer(7, first.packet_id) == []
+    else:
+        reader.ack(first.packet_id)
+    assert harness.queue(f"mqtt-subscription-rqos{qos}").message_count == 0
 
 
 def test_the_lower_qos_counts(harness: Harness) -> None:
