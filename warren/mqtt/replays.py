@@ -135,7 +135,7 @@ class StoredReplay(Job):
         session = self._session
         while True:
             first = self._left.maybe_first()
-            if first is None or (not session.is_open() and session.expiry_s == 0):
+            if first is None or (not session.is_open() and session.kept.owner is None):
                 self._left.clear()
                 self._is_under_way = False
                 return True

@@ -285,3 +285,19 @@ def test_a_client_that_reads_slowly_gets_what_several_subacks_held_back() -> Non
         client.peer.drained()
         harness.settle()
     assert len(topics) == 401
+
+
+def test_retained_messages_for_a_session_that_has_ended_do_not_come_to_the_next_one() -> None:
+    harness = filled(2 * REPLAYED_AHEAD)
+    client = mqtt_client(harness, client_id="r", clean=False)
+    client.subscribe("a/#", qos=1)
+    harness.broker.work.turn_steps = 64
+    client.peer.lost()
+    client = MqttClient(harness)
+    client.peer.feed(connect_packet(client_id="r"))
+    while client.peer.session is None:
+        assert len(harness.broker.work) > 0, "a part of the replay is left"
+        harness._turn(True)
+    client.take()
+    client.subscribe("b", qos=1)
+    assert client.messages() == []
