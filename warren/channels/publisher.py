@@ -393,9 +393,10 @@ class Publisher:
         """Have a publish confirmed, or refused. `queues`: those that have it; None: it is not known who else has."""
         channel = self._channel
         confirms = channel.confirms
-        if confirms is not None and channel.is_open():
+        if confirms is not None:
+            # Also when the session has ended: that of MQTT has to know which messages it need not take again.
             confirms.count_publish(message, outcome, self.ticket_of(queues, effects))
-            if outcome == REFUSED:
+            if outcome == REFUSED and channel.is_open():
                 self._connection.check_outbox()
 
     def ticket_of(self, queues: list[Receiver] | None, effects: Effects | None) -> i64:

@@ -2,7 +2,8 @@
 
 1. PUBACK and PUBREC mean what a confirm means; see `channels.confirms`.
 2. A message of QoS 2 is taken over once: its packet id is remembered (`vhosts.kept_sessions`) in the frame of the log
-   that has the message. PUBREC waits for that frame, whether anybody has subscribed or not.
+   that has the message, even if its connection ends first. PUBREC waits for that frame, whether anybody has subscribed
+   or not.
 3. A refused message is not remembered: its packet id may be used for another message.
 """
 
@@ -32,6 +33,8 @@ class Receipts(Confirms):
     def __init__(self, pending: PendingConfirms, session: MqttSession, *, syncs: bool) -> None:
         super().__init__(pending, syncs=syncs)
         self._session: MqttSession | None = session
+        self._sessions = session.sessions
+        self._kept = session.kept
         # Number of a publish, packet id with its QoS, reason.
         self._waiting: deque[tuple[int, int, int]] = deque()
         self._arriving: int = 0  # the packet id of QoS 2 whose publish is under way
@@ -68,10 +71,10 @@ class Receipts(Confirms):
         packet_id = self._arriving
         if packet_id:
             self._arriving = 0
-            session = self._session
-            if outcome == REFUSED or session is None:
+            kept = self._kept
+            if outcome == REFUSED or kept.owner is None:
                 return
-            if session.sessions.receive(session.kept, packet_id, self._arriving_crc):
+            if self._sessions.receive(kept, packet_id, self._arriving_crc):
                 self.await_batch()
 
     def write_confirmed(self, up_to: i64, count: i64) -> None:

@@ -53,6 +53,7 @@ def leave_will(session: MqttSession, will: Will) -> None:
         due_ms = broker.now_ms() + delay_s * 1000
         if session.sessions.delay_will(session.kept, encode_will(user, will), due_ms):
             return
+    confirms, session.confirms = session.confirms, None  # they count the client's own publishes
     try:
         prepared = session.prepare(will.topic, will.properties, will.qos, will.retain)
         prepared.find_route(session)  # may it be published?
@@ -62,6 +63,8 @@ def leave_will(session: MqttSession, will: Will) -> None:
     except AmqpError as error:
         about: dict[str, object] = {"peer": session.connection.origin.peer, "user": user, "topic": will.topic}
         broker.note("warning", "mqtt.will_refused", {**about, "reason": error.explanation})
+    finally:
+        session.confirms = confirms
 
 
 def encode_will(user: str, will: Will) -> bytes:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from durable_harness import DurableHarness
-from engine_harness import Harness
+from engine_harness import Harness, queue_declare
 from mqtt_harness import Message, MqttClient, Packet, connect_packet, message, mqtt_client, properties, publish_packet
 
+from warren.amqp import methods as m
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.channels.wide_publish import QUEUES_AT_ONCE
 from warren.mqtt import packets as p
 from warren.mqtt.session import UNANSWERED_MAX
 from warren.mqtt.sessions import MqttSessions, restore_sessions, sessions_of
@@ -506,3 +509,23 @@ def test_who_has_made_a_session_may_end_it_while_connected(harness: Harness) -> 
     client.connect("w", user="writer", password="writer", **LASTS)
     assert client.feed(p.packet(p.DISCONNECT, 0, b"\0" + properties({p.SESSION_EXPIRY: 0}).encode())) == []
     assert "w" not in sessions(harness).sessions
+
+
+@pytest.mark.parametrize("will", [None, ("gone", b"", 1, False)])
+def test_a_message_that_takes_turns_is_taken_over_once_though_its_client_leaves(
+    harness: Harness, will: tuple[str, bytes, int, bool] | None
+) -> None:
+    writer, _ = lasting(harness, "w", will=will)
+    queues = [queue_declare(f"q{number}", durable=True) for number in range(QUEUES_AT_ONCE + 1)]
+    bound = [m.QueueBind(0, f"q{number}", "amq.topic", "a", False, EMPTY_TABLE) for number in range(len(queues))]
+    harness.channel().send(1, *queues, *bound)
+    harness.broker.work.turn_steps = 200
+    harness.broker.work.end_turn()
+    writer.peer.feed(publish_packet("a", b"x", 2, version=5, packet_id=9))
+    writer.peer.lost()
+    assert len(harness.broker.work) == 1 and not sessions(harness).ids, "a part of it is done"
+    writer, _ = lasting(harness, "w")
+    assert writer.publish("a", b"x", 2, packet_id=9, dup=True) == [(PUBREC, 0, b"\0\x09")]
+    assert {int(queue.message_count) for queue in harness.vhost.queues.values()} == {1}
+    assert writer.answer(PUBREL, 9) == [(PUBCOMP, 0, b"\0\x09")]
+    sessions(harness).check_invariants()
