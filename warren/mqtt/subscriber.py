@@ -88,6 +88,8 @@ class Subscriber(Receiver):
                 outbox.write_chunk(body)
             else:
                 outbox.writer.write(body)
+                if len(outbox.writer) > outbox.piece_bytes:
+                    outbox.end_piece()
         ledger.direct += 1
         watcher = ledger.watcher
         if watcher is not None:

@@ -456,6 +456,17 @@ def test_what_waits_for_its_answer_costs_nothing_for_each_message_that_needs_non
     assert (counts.deliver_no_ack, counts.deliver) == (100, 2)
 
 
+def test_what_a_turn_sends_is_cut_into_pieces(harness: Harness) -> None:
+    reader, writer = mqtt_client(harness, client_id="r"), mqtt_client(harness, client_id="w")
+    reader.subscribe("a")
+    outbox = reader.peer.outbox
+    body = bytes(1000)
+    writer.peer.feed(publish_packet("a", body) * (2 * int(outbox.piece_bytes) // len(body)))
+    assert len(outbox.writer) <= outbox.piece_bytes
+    harness.settle()
+    assert len(reader.messages()) == 2 * int(outbox.piece_bytes) // len(body)
+
+
 # --- defects of ours --------------------------------------------------------------------------------------------------
 
 
