@@ -11,7 +11,7 @@
 2. An error is told by ERROR, with the receipt-id of the failed frame where there was one, and ends the connection.
 3. A body is received in pieces, each copied once, which `channels.inbound` counts. A head in many pieces is looked at
    again when a line of it has ended.
-4. DISCONNECT's receipt comes when everything that was sent before is on disk.
+4. DISCONNECT's receipt comes when everything that was sent or declared before is on disk.
 5. Input after DISCONNECT, or after a frame with an error, is ignored.
 6. A client that does not take its receipts is not read while more than `outbox_hard_bytes` wait for it.
 """
@@ -428,7 +428,7 @@ class StompPeer(Peer):
             log = self.broker.log
             # Without an open batch, the latest messages are in the batch under way, or on disk.
             batch = log.close_soon(session.sync_confirms) or int(log.batch.number) - 1
-            session.write_receipt(receipt, 0, batch)
+            session.write_receipt(receipt, self.broker.journal.last_ticket, batch)
         self._is_leaving = True
         if self._gate.is_shut():
             self.pause(PAUSED_COMMIT)

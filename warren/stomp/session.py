@@ -108,7 +108,7 @@ class Receipts(Confirms):
             _, receipt = self._waiting.popleft()
             self._held_bytes -= len(receipt) + RECEIPT_OVERHEAD_BYTES
             if session is not None:
-                session.write_receipt(receipt)
+                session.confirmed(receipt)
         if was_full and session is not None:
             session.receipts_sent()
 
@@ -333,6 +333,12 @@ class StompSession(Session):
         peer = self._stomp
         if peer.running:
             peer.write_when_durable(encode("RECEIPT", [("receipt-id", name)], b"", peer.version), ticket, batch)
+
+    def confirmed(self, receipt: str) -> None:
+        """Write the receipt of a SEND. No reply that waits goes first: clients close after that of DISCONNECT."""
+        peer = self._stomp
+        if peer.running:
+            peer.outbox.write(encode("RECEIPT", [("receipt-id", receipt)], b"", peer.version))
 
     def has_too_many_receipts(self) -> bool:
         """Tell whether another SEND that asks for a receipt has to wait."""

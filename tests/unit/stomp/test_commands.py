@@ -313,6 +313,16 @@ def test_the_receipt_of_disconnect_comes_when_all_that_was_sent_is_on_disk(harne
     assert client.take() == [Reply("RECEIPT", {"receipt-id": "bye"}, b"")] and client.ended
 
 
+def test_the_receipt_of_disconnect_comes_when_what_was_declared_is_on_disk(harness: Harness) -> None:
+    client = stomp_client(harness)
+    harness.broker.journal.hold()
+    assert client.send("SEND", b"x", destination="/queue/q", persistent="true", receipt="x") == []
+    assert client.send("DISCONNECT", receipt="bye") == [] and not client.ended
+    harness.broker.journal.release()
+    harness.settle()
+    assert [reply.headers["receipt-id"] for reply in client.take()] == ["x", "bye"] and client.ended
+
+
 def test_the_receipt_of_a_subscription_waits_for_its_durable_queue(harness: Harness) -> None:
     client = stomp_client(harness)
     harness.hold_commits = True
