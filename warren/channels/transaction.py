@@ -330,6 +330,9 @@ class Commit(Job):
                 self._end()
                 if self._channel.is_open():
                     self._channel.reply(m.TxRollbackOk())
+                else:
+                    self._transaction.give_up()
+                    self._channel.transaction = self._transaction  # its deliveries go back with all others
                 return True
         if self._ahead is not None:
             log.ahead_file.attach(self._ahead)

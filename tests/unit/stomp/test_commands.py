@@ -442,6 +442,24 @@ def test_a_connection_that_ends_gives_back_what_its_transactions_had(harness: Ha
     assert int(harness.vhost.queues["q"].ready_count) == 4
 
 
+def test_a_commit_that_is_refused_when_its_client_has_gone_gives_back_what_it_had(harness: Harness) -> None:
+    harness.channel().declare("full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    reader, messages = subscribed(harness, "client-individual")
+    reader.send("BEGIN", transaction="t")
+    for at, command in ((0, "ACK"), (1, "NACK")):
+        reader.send(command, id=messages[at].headers["ack"], transaction="t")
+    for _ in range(100):
+        reader.send("SEND", b"x", destination="/amq/queue/full", transaction="t")
+    harness.broker.work.turn_steps = 64
+    harness.broker.work.end_turn()
+    reader.feed(frame("COMMIT", {"transaction": "t"}), settle=False)
+    assert len(harness.broker.work) == 1, "it is not decided yet"
+    reader.hang_up()
+    queue = harness.queue("q")
+    assert (int(queue.ready_count), int(queue.unacked_count)) == (4, 0)
+    harness.check_idle()
+
+
 @pytest.mark.parametrize("command", ["COMMIT", "ABORT"])
 def test_a_transaction_has_to_be_there(harness: Harness, command: str) -> None:
     stomp_client(harness).refused(command, transaction="none")
