@@ -29,11 +29,13 @@ class Lane(HeldMessages):
         self.dead: list[bytes] = []
         self.changes = 0
         self.dead_letters = True
+        self.queues_each = 0  # to which a released message goes
 
     def released(self, message: Message) -> None:
         assert message.row < 0
         assert message.time_ms == 0
         self.out.append(message.body())
+        self.log.own.given += self.queues_each
 
     def may_dead_letter(self) -> bool:
         return self.dead_letters

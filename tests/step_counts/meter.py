@@ -14,8 +14,8 @@ from step_counts.step_counter import COUNT
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.channels import publisher, session
-from warren.msgstore.log import batch, reclamation
-from warren.queues import delivery, delivery_timeout, expiry, length_limit, long_work, timers
+from warren.msgstore.log import batch, own_writes, reclamation
+from warren.queues import delivery, delivery_timeout, expiry, held_messages, length_limit, long_work, timers
 from warren.vhosts import dead_lettering
 
 TURNS_MAX = 200000
@@ -27,7 +27,9 @@ AT_ONCE_ACKS = 20
 LEAVE_MAX = 20
 QUEUES_AT_ONCE = 20
 TARGETS_AT_ONCE = 20
+GIVEN_MAX = 20
 DUE_MAX = 20
+TAKEN_MAX = 20
 PORTION_ROWS = 20
 FURTHER_PORTION_ROWS = 20
 THINGS_PER_STEP = 1
@@ -82,9 +84,11 @@ class Meter(QuickClients):
         for module in (expiry, length_limit, delivery_timeout):
             setattr(module, "LEAVE_MAX", LEAVE_MAX)  # noqa: B010
         setattr(timers, "DUE_MAX", DUE_MAX)  # noqa: B010
+        setattr(held_messages, "TAKEN_MAX", TAKEN_MAX)  # noqa: B010
         for module in (session, publisher):
             setattr(module, "QUEUES_AT_ONCE", QUEUES_AT_ONCE)  # noqa: B010
         setattr(dead_lettering, "TARGETS_AT_ONCE", TARGETS_AT_ONCE)  # noqa: B010
+        setattr(own_writes, "GIVEN_MAX", GIVEN_MAX)  # noqa: B010
         setattr(batch, "PORTION_ROWS", PORTION_ROWS)  # noqa: B010
         setattr(batch, "FURTHER_PORTION_ROWS", FURTHER_PORTION_ROWS)  # noqa: B010
         setattr(reclamation, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010

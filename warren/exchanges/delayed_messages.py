@@ -77,7 +77,7 @@ class DelayedMessages(Timer):
             self._host.publish_released(self._exchange, message)
 
     def due(self, now_ms: i64) -> None:
-        self.held.release_due(now_ms)
+        self._timers.worked += self.held.release_due(now_ms)
         self.plan()
 
     def plan(self) -> None:

@@ -128,7 +128,7 @@ class HeldLanes:
         """Release the messages whose time has come."""
         for lane in (self.held, self.parked, self.undelivered):
             if lane is not None:
-                lane.release_due(now_ms)
+                self._host.timers.worked += lane.release_due(now_ms)
 
     def changed(self) -> None:
         """Set the timer again: something may be due earlier."""

@@ -12,7 +12,7 @@ except for their deadlines (16 bytes each), so that millions can be held for yea
 4. A parked message has the time `PARKED_UNTIL`: it waits until an operator takes it.
 5. ``queues.held_memory`` has the messages in memory and knows the index pages; ``queues.held_times`` has the deadlines.
 6. Released messages wait for the disk, and for space on it (``msgstore.log.own_writes``): a million messages that are
-   due at once must not become the open batch.
+   due at once must not become the open batch. They wait for the next turn when this one has had its share.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class HeldMessages(IndexOwner):
         self.delivered_before: i64 = 0  # older messages may have been ready, and delivered, before the last restart
         self.memory = HeldMemory(log)
         self.times = HeldTimes(self.memory)
-        self._waits: bool = False  # for the log to write the released messages
+        self._waits: bool = False  # for the log to write the released messages, or for the next turn
         self._lost: i64 = 0  # damaged messages whose entries are still there
 
     def released(self, message: Message) -> None:
@@ -214,23 +214,28 @@ class HeldMessages(IndexOwner):
 
     # --- out ------------------------------------------------------------------------------------------------------
 
-    def release_due(self, now_ms: i64) -> None:
-        """Release some due messages: at once when they are in memory, else when they have been read."""
+    def release_due(self, now_ms: i64) -> i64:
+        """Release some due messages: at once when they are in memory, else when they have been read.
+
+        Returns how much work that was, as timers count it.
+        """
         if self.first_ms() > now_ms:
-            return
+            return 0
         own = self.log.own
         if not own.may(WRITES):
             self._waits = True
             own.call_when_open(_Waiter(self))
-            return
+            return 0
         times = self.times
         purpose: i64 = times.sweep_purpose if times.sweep_left else i64(DUE)
         numbers = times.take_due(now_ms, self.taken_max, own.room())
+        before: i64 = own.given
         own.begin()
         try:
             self.take(numbers, purpose)
         finally:
             own.end()
+        return len(numbers) + own.given - before
 
     def written(self) -> None:
         """Continue: there is room in the batch."""
@@ -246,21 +251,31 @@ class HeldMessages(IndexOwner):
             ValueError: they cannot be dead-lettered; nothing is taken.
         """
         self._check_purpose(purpose)
+        self.take_more(numbers, purpose, told, 0)
+
+    def take_more(self, numbers: list[int], purpose: i64, told: Callable[[int], None] | None, count: i64) -> None:
+        """Take messages; `count` others of the same request have been taken."""
         index = self.index
         memory = self.memory
         if index is not None and memory.lacks(numbers):
             self.memory.reads += 1
-            _Taking(self, index, numbers, purpose, told).begin()
+            taking = _Taking(self, index, numbers, purpose, told)
+            taking.count = count
+            taking.begin()
             return
-        count = 0
-        for number in numbers:
+        own = self.log.own
+        for at, number in enumerate(numbers):
+            if purpose != DROPPED and not own.may_give():
+                self._waits = True
+                own.call_when_open(_TakingRest(self, numbers[at:], purpose, told, count))
+                return
             message = memory.messages.pop(number, None)
             if message is not None:
                 self._let_go(number, message, purpose, True)
                 count += 1
         self.times.forget_stale(self.count)
         if told is not None:
-            told(count)
+            told(int(count))
 
     def take_all(self, purpose: i64) -> None:
         """Release or dead-letter everything that is held now, a piece at a time, in the order of the times.
@@ -307,8 +322,8 @@ class HeldMessages(IndexOwner):
         """Let the messages go that were read to be taken, or the first of them."""
         index = self.index
         own = self.log.own
-        if fetch.purpose != DROPPED and not own.may(WRITES):
-            own.call_when_open(_Fetched(fetch, messages))  # an alarm has come during the read
+        if fetch.purpose != DROPPED and not (own.may(WRITES) and own.may_give()):
+            own.call_when_open(_Fetched(fetch, messages))  # an alarm has come during the read, or others had the turn
             return
         if index is not None:
             own.begin()
@@ -317,7 +332,7 @@ class HeldMessages(IndexOwner):
             finally:
                 own.end()
             self.times.forget_stale(self.count)
-            if fetch.left and not own.may(WRITES):
+            if fetch.left and not (own.may(WRITES) and own.may_give()):
                 own.call_when_open(_Rest(fetch))
                 return
             if fetch.goes_on():
@@ -327,7 +342,12 @@ class HeldMessages(IndexOwner):
             fetch.told(int(fetch.count))
 
     def _let_go_of_fetched(self, index: QueueIndex, fetch: _Taking, messages: list[Message | None]) -> None:
-        for number, fetched in zip(fetch.numbers, messages, strict=True):
+        own = self.log.own
+        for at, number in enumerate(fetch.numbers):
+            if fetch.purpose != DROPPED and not own.may_give():
+                fetch.left = fetch.numbers[at:] + fetch.left  # to be read again in another turn
+                return
+            fetched = messages[at]
             message = self.memory.messages.pop(number, None)
             was_in_memory = message is not None
             if message is None and index.lsn_of_resident(number) != 0:
@@ -523,6 +543,34 @@ class _Rest(IndexOwner):
 
     def batch_closed(self) -> None:
         self._fetch.goes_on()
+
+
+class _TakingRest(IndexOwner):
+    """Has `held` take messages in another turn; `count` others were taken."""
+
+    def __init__(
+        self,
+        held: HeldMessages,
+        numbers: list[int],
+        purpose: i64,
+        told: Callable[[int], None] | None,
+        count: i64,
+    ) -> None:
+        self._held = held
+        self._numbers = numbers
+        self._purpose: i64 = purpose
+        self._told = told
+        self._count: i64 = count
+
+    def batch_closed(self) -> None:
+        held = self._held
+        held.written()
+        own = held.log.own
+        own.begin()
+        try:
+            held.take_more(self._numbers, self._purpose, self._told, self._count)
+        finally:
+            own.end()
 
 
 class _Waiter(IndexOwner):

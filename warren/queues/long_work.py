@@ -161,6 +161,7 @@ class LongWork:
         jobs = self._jobs
         own = self._own
         if own is not None:
+            own.given = 0
             if own.waiters:
                 own.call_waiters()
             if self._waiting_count > 0:

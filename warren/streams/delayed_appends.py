@@ -41,6 +41,11 @@ class DelayedAppends(HeldMessages):
     def released(self, message: Message) -> None:
         self._stream.accept(message, RELEASED)
 
+    def due(self, now_ms: i64) -> None:
+        """Append the messages whose time has come, and set the timer again."""
+        self._timers.worked += self.release_due(now_ms)
+        self.changed()
+
     def changed(self) -> None:
         at_ms: i64 = self.first_ms()
         if at_ms < NEVER:
@@ -69,5 +74,4 @@ class _Due(Timer):
         self._delayed = delayed
 
     def due(self, now_ms: i64) -> None:
-        self._delayed.release_due(now_ms)
-        self._delayed.changed()
+        self._delayed.due(now_ms)

@@ -325,6 +325,7 @@ class DeadLettering(Job):
     def _send(self, letter: DeadLetter, again: bool) -> bool:
         """Route a letter and give it to its queues; False when nothing takes it, or a queue refused it."""
         queues, taken = self._route(letter)
+        self._vhost.log.own.given += len(queues)
         return self._give(letter, queues, taken, again)
 
     def _route(self, letter: DeadLetter) -> tuple[list[Receiver], bool]:

@@ -51,6 +51,7 @@ def publish_released(vhost: VirtualHost, exchange: Exchange, message: Message) -
     queues = vhost.route(exchange, keys, content)
     if content.effects is not None:
         content.effects.publish(message)
+    vhost.log.own.given += len(queues)
     for queue in queues:
         queue.accept(message, BROKER)
 

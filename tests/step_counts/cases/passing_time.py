@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine_harness import queue_declare
+from engine_harness import exchange_declare, publish_frames, queue_declare
 
-from step_counts.cases.case import BOUNDED, Act, case, durable_fanout, feed, publishing
+from step_counts.cases.case import BOUNDED, Act, case, durable_fanout, feed, publishing, queues_bound_to_x
 from step_counts.meter import Meter
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
+from warren.amqp.field_table import encode_table
 
 
 @case(None, BOUNDED)
@@ -43,6 +44,15 @@ def expiry_of_messages(meter: Meter, n: int) -> Act:
 def expiry_of_messages_with_a_time_of_their_own(meter: Meter, n: int) -> Act:
     expiring(meter, n, expiration="1000")
     return lambda: meter.pass_time(2)
+
+
+@case(None, BOUNDED)
+def release_of_delayed_messages_to_queues(meter: Meter, n: int) -> Act:
+    client = meter.channel()
+    feed(client, 1, exchange_declare("x", "x-delayed-message", arguments={"x-delayed-type": "fanout"}))
+    feed(client, 1, *queues_bound_to_x(30))
+    client.feed(publish_frames("x", "k", b"x", properties={"headers": encode_table({"x-delay": 1000})}) * n)
+    return lambda: meter.broker.keep_time(int(meter.broker.log.now_ms) + 2000)
 
 
 @case(None, BOUNDED)

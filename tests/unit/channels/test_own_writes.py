@@ -15,7 +15,9 @@ from engine_harness import Client, Harness, publish_frames
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import encode_table
+from warren.queues.held_messages import TAKEN_MAX
 from warren.queues.lanes import DELAYED
+from warren.queues.timers import WORKED_MAX
 from warren.vhosts.metadata import PolicyPut
 
 BATCH_BYTES = 64 << 10
@@ -284,3 +286,30 @@ def test_what_expires_waits_in_its_queue_while_many_letters_wait() -> None:
     harness.pass_time(1)
     assert harness.queue("letters").ready_count == 60
     assert harness.queue("q").message_count == 0
+
+
+@pytest.mark.parametrize("exchange", ["", "x"])
+def test_timers_count_what_each_of_them_releases(exchange: str) -> None:
+    """Otherwise 512 queues or exchanges would release 512 messages each, in one call."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    arguments: dict[str, object] = {"x-delayed-type": "fanout"}
+    delayed = {"headers": encode_table({"x-delay": 1000})}
+    for at in range(5):
+        name = f"d{at}"
+        if exchange:
+            client.declare_exchange(name, "x-delayed-message", arguments=arguments)
+            client.bind("q", name)
+        else:
+            client.declare(name)
+        client.feed(publish_frames(name if exchange else "", name, b"x", properties=delayed) * TAKEN_MAX)
+
+    def released() -> int:
+        return sum(int(queue.ready_count) for queue in harness.vhost.queues.values())
+
+    harness.broker.keep_time(int(harness.broker.log.now_ms) + 2000)
+    assert 0 < released() <= WORKED_MAX + TAKEN_MAX
+    harness.settle()
+    harness.pass_time(0.1)
+    assert released() == 5 * TAKEN_MAX

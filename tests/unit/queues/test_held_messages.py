@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from held_store import HeldStore, Lane
 
-from warren.msgstore.log.own_writes import WRITES
+from warren.msgstore.log.own_writes import GIVEN_MAX, WRITES
 from warren.msgstore.log.queue_index import IndexPage
 from warren.queues.held_messages import DEAD_LETTERED, DROPPED, LOOKED_AT_MAX, PARKED_UNTIL, RELEASED
 from warren.queues.held_times import STALE_MIN
@@ -83,6 +83,65 @@ def test_not_all_that_is_due_leaves_in_one_go() -> None:
     assert store.lane.first_ms() == store.now_ms
     store.release()
     assert store.lane.out == bodies(list(range(10)))
+
+
+def next_turn(store: HeldStore) -> None:
+    store.log.own.given = 0
+    store.log.own.call_waiters()
+    store.rest()
+
+
+@pytest.mark.parametrize("absent", [False, True])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_messages_that_go_to_many_queues_leave_over_several_turns(absent: bool, persistent: bool) -> None:
+    """(6)"""
+    store = filled(10, step_ms=0, absent=absent and persistent, persistent=persistent)
+    store.lane.queues_each = GIVEN_MAX // 3
+    store.now_ms += 1000
+    assert store.lane.release_due(store.now_ms) >= 10
+    store.rest()
+    for end in (4, 8, 10):
+        assert store.lane.out == bodies(list(range(end)))
+        assert store.lane.first_ms() == NEVER
+        assert store.lane.release_due(store.now_ms) == 0
+        next_turn(store)
+    assert store.lane.out == bodies(list(range(10)))
+    store.check()
+
+
+def test_lanes_take_turns() -> None:
+    """(6): one whose messages go to many queues does not keep others waiting."""
+    store = filled(10, step_ms=0)
+    store.lane.queues_each = GIVEN_MAX
+    other = Lane(store.log)
+    for number in range(3):
+        other.hold(store.message(b"%d" % number), store.now_ms + 1000, False)
+    store.now_ms += 1000
+    store.lane.release_due(store.now_ms)
+    other.release_due(store.now_ms)
+    assert (len(store.lane.out), len(other.out)) == (1, 0)
+    next_turn(store)
+    assert (len(store.lane.out), len(other.out)) == (2, 0)
+    next_turn(store)
+    assert (len(store.lane.out), len(other.out)) == (3, 3)
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_an_operator_is_told_when_the_last_turn_is_over_and_drops_at_once(absent: bool) -> None:
+    """(6)"""
+    store = filled(10, absent=absent)
+    store.lane.queues_each = GIVEN_MAX
+    told: list[int] = []
+    store.lane.take([2, 1, 0], RELEASED, told.append)
+    store.rest()
+    assert store.lane.out == bodies([2]) and told == []
+    store.lane.take([5, 6, 7], DROPPED, told.append)
+    store.rest()
+    assert told == [3]
+    for _ in range(2):
+        next_turn(store)
+    assert store.lane.out == bodies([2, 1, 0]) and told == [3, 3]
+    store.check()
 
 
 def test_nothing_is_released_while_the_broker_has_written_its_share_of_a_batch() -> None:

@@ -18,6 +18,8 @@ of them together have one share of each batch of the log.
 3. PACED and WRITES do not wait for memory: they move existing messages, and queues are paged out. Returns do not wait
    for space on the disk: consumers that should free some would get nothing. They write nothing then
    (`may_store_returns`): a count of deliveries is in memory only.
+4. Released messages do not cost much for their bytes but for their queues: after `GIVEN_MAX` of these in a turn, the
+   next message waits for another turn.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ from mypy_extensions import i64
 if TYPE_CHECKING:
     from warren.msgstore.log.message_log import MessageLog
     from warren.msgstore.log.queue_index import IndexOwner
+
+# This many queues get own messages in a turn; the last message may exceed it.
+GIVEN_MAX: Final = 2048
 
 NOTHING: Final = 0
 PACED: Final = 1
@@ -50,6 +55,7 @@ class OwnWrites:
         self._before: i64 = 0  # the size of the open batch when the first of them began, and its number
         self._begun_in: i64 = 0
         self.waiters: list[IndexOwner] = []  # they want to write, and are called by `call_waiters`
+        self.given: i64 = 0  # how many queues publishes of the broker went to in this turn
 
     def may(self, need: i64) -> bool:
         """Tell whether something with this `need` may write now."""
@@ -71,6 +77,10 @@ class OwnWrites:
         log = self._log
         share: i64 = log.batch_bytes // 2
         return share if self._batch != log.batch.number else share - self._bytes
+
+    def may_give(self) -> bool:
+        """Tell whether another message that the broker publishes may go to its queues in this turn, see (4)."""
+        return self.given < GIVEN_MAX
 
     def may_store_returns(self) -> bool:
         """Tell whether there is space for a message to be stored again because it has come back."""
@@ -113,9 +123,12 @@ class OwnWrites:
         self.waiters.append(waiter)
 
     def call_waiters(self) -> None:
-        """Call the waiters, if they may write."""
+        """Call the waiters, if they may write. Those left over when enough was given come first in the next turn."""
         if self.waiters and self.may(WRITES):
             waiters = self.waiters
             self.waiters = []
-            for waiter in waiters:
+            for at, waiter in enumerate(waiters):
+                if not self.may_give():
+                    self.waiters = waiters[at:] + self.waiters
+                    return
                 waiter.batch_closed()
