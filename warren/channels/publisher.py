@@ -107,16 +107,17 @@ class Publisher:
             )
         exchange = principal.publishable(vhost, publish.exchange, publish.routing_key)
         envelope = Envelope(publish.exchange, publish.routing_key)
-        cacheable = vhost.is_cacheable(exchange) and self._shared.judge is None
+        routed = Content(b"")
+        cacheable = vhost.is_cacheable(exchange, routed) and self._shared.judge is None
         queues: list[Receiver] = []
         replies: Receiver | None = None
         if exchange.name == "" and publish.routing_key.startswith(REPLY_TO_PREFIX):
             replies = vhost.reply_queues.get(publish.routing_key)
             cacheable = cacheable and replies is not None
         if cacheable:
-            routed = Content(b"")
             queues = vhost.route(exchange, [publish.routing_key], routed)
-            self._connection.units_left -= STEPS_MAX - routed.steps_left
+        self._connection.units_left -= STEPS_MAX - routed.steps_left
+        if cacheable:
             _check_steps(routed, exchange.name, vhost.name)
         route = Route(envelope, exchange, queues, cacheable=cacheable, mandatory=publish.mandatory)
         if cacheable and replies is not None:

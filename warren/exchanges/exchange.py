@@ -72,6 +72,9 @@ class Exchange(Destination):
         self.policy: str | None = None
         self.declared_by: str = ""
         self.cacheable = True
+        # Whether all exchanges that messages may reach from here are, and the version of the topology that this is of.
+        self.has_cacheable_routes: bool = False
+        self.looked_at: i64 = 0
         # Counts of messages that channels published here; how many more went to queues than came in, negative: fewer.
         self.published_in: i64 = 0
         self.spread: i64 = 0

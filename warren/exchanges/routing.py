@@ -68,10 +68,11 @@ def route(
         current.match_keys(keys, content, matched)
 
 
-def is_cacheable_route(exchange: Exchange, exchanges: dict[str, Exchange]) -> bool:
+def is_cacheable_route(exchange: Exchange, exchanges: dict[str, Exchange], content: Content) -> bool:
     """Return whether the routing key alone decides the route, while no binding, queue or exchange changes.
 
-    Looks at every exchange that can be reached over bindings and alternates, not at single bindings.
+    Looks at every exchange that can be reached over bindings and alternates, not at single bindings; each look is a
+    step of `content`.
     """
     seen: set[Exchange] = {exchange}
     pending: list[Exchange] = [exchange]
@@ -84,6 +85,7 @@ def is_cacheable_route(exchange: Exchange, exchanges: dict[str, Exchange]) -> bo
             alternate = exchanges.get(current.alternate)
             if alternate is not None:
                 reachable.append(alternate)
+        content.steps_left -= len(reachable)
         for other in reachable:
             if other not in seen:
                 seen.add(other)

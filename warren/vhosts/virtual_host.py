@@ -207,11 +207,19 @@ class VirtualHost(ExchangeHost):
                 queues.append(destination)
         return queues
 
-    def is_cacheable(self, exchange: Exchange) -> bool:
-        """Tell whether routing from `exchange` depends on the routing key alone, and messages are not inspected."""
+    def is_cacheable(self, exchange: Exchange, content: Content) -> bool:
+        """Tell whether routing from `exchange` depends on the routing key alone, and messages are not inspected.
+
+        The steps that this takes once for each version of the topology are those of `content`.
+        """
         if self.tracing:
             return False
-        return exchange.name == DEFAULT_EXCHANGE or is_cacheable_route(exchange, self.exchanges)
+        if exchange.name == DEFAULT_EXCHANGE:
+            return True
+        if exchange.looked_at != self.topology_version:
+            exchange.looked_at = self.topology_version
+            exchange.has_cacheable_routes = is_cacheable_route(exchange, self.exchanges, content)
+        return exchange.has_cacheable_routes
 
     def has_claims(self) -> bool:
         """Tell whether a message on its way to very many queues may make others repetitions."""

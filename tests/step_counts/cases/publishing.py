@@ -6,6 +6,7 @@ from engine_harness import exchange_declare, publish_frames, queue_declare
 
 from step_counts.cases.case import (
     BOUNDED,
+    EMPTY,
     LINEAR,
     Act,
     case,
@@ -40,6 +41,14 @@ def publish_with_copies(meter: Meter, n: int) -> Act:
     feed(client, 1, *[queue_declare(f"q{at}") for at in range(n)])
     copies = encode_table({"CC": [f"q{at}" for at in range(n)]})
     return lambda: client.feed(publish_frames("", "k", b"x", properties={"headers": copies}))
+
+
+@case(m.BasicPublish, LINEAR)
+def publish_with_new_keys_beside_many_exchanges(meter: Meter, n: int) -> Act:
+    client = meter.channel()
+    feed(client, 1, exchange_declare("x"), *[exchange_declare(f"x{at}") for at in range(n)])
+    feed(client, 1, *[m.ExchangeBind(0, f"x{at}", "x", "other", False, EMPTY) for at in range(n)])
+    return lambda: client.feed(b"".join(publish_frames("x", f"k{at}", b"x") for at in range(n)))
 
 
 @case(m.BasicGet, LINEAR)

@@ -193,14 +193,14 @@ def test_any_graph_gives_the_queues_that_can_be_reached_each_once(
     for _ in exchanges:
         connected |= {target for source, target in bindings if source in connected and target in exchanges}
         connected |= {target for source, target in alternates.items() if source in connected}
-    assert is_cacheable_route(exchanges[start], exchanges) is not bool(connected & cacheless)
+    assert is_cacheable_route(exchanges[start], exchanges, Content(b"")) is not bool(connected & cacheless)
 
 
 # --- which routes may be cached -----------------------------------------------------------------------------
 
 
 def test_routes_by_key_alone_may_be_cached() -> None:
-    cacheable = {name for name in EXCHANGE_TYPES if is_cacheable_route(exchange(name), {})}
+    cacheable = {name for name in EXCHANGE_TYPES if is_cacheable_route(exchange(name), {}, Content(b""))}
     assert cacheable == {"direct", "fanout", "topic", "x-modulus-hash", "x-super-stream"}
 
 
@@ -209,14 +209,14 @@ def test_a_route_that_can_reach_a_headers_exchange_may_not(way: str) -> None:
     source, middle, headers = exchange("direct"), exchange("topic", "m"), exchange("headers", "h")
     exchanges: dict[str, Exchange] = {made.name: made for made in (source, middle, headers)}
     bind(source, middle, "k")
-    assert is_cacheable_route(source, exchanges)
+    assert is_cacheable_route(source, exchanges, Content(b""))
     if way == "binding":
         bind(middle, headers, "k")
     else:
         middle.alternate = "h"
-    assert not is_cacheable_route(source, exchanges)
+    assert not is_cacheable_route(source, exchanges, Content(b""))
     unbind(source, middle, "k")
-    assert is_cacheable_route(source, exchanges)
+    assert is_cacheable_route(source, exchanges, Content(b""))
 
 
 # --- contents -----------------------------------------------------------------------------------------------

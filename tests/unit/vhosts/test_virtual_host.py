@@ -83,7 +83,8 @@ def test_routes_are_remembered_where_the_routing_key_decides_and_nobody_looks_at
     vhost = harness.vhost
 
     def cacheable() -> list[bool]:
-        return [vhost.is_cacheable(vhost.exchanges[name]) for name in ("", "amq.direct", "amq.topic", "amq.headers")]
+        names = ("", "amq.direct", "amq.topic", "amq.headers")
+        return [vhost.is_cacheable(vhost.exchanges[name], Content(b"")) for name in names]
 
     assert cacheable() == [True, True, True, False]
     harness.broker.trace("/", True)
