@@ -30,7 +30,12 @@ from warren.queues.long_work import AT_ONCE_STEPS
 from warren.queues.receiver import Receiver
 from warren.vhosts.limits import MAX_QUEUES, is_reached
 from warren.vhosts.policy_run import FirstPolicies
-from warren.vhosts.super_streams import SuperStreamDeclaration, declare_super_stream, maybe_super_stream
+from warren.vhosts.super_streams import (
+    SuperStreamDeclaration,
+    bindings_max,
+    declare_super_stream,
+    maybe_super_stream,
+)
 from warren.vhosts.unbinding import Unbinding
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE, in_use
 
@@ -297,7 +302,7 @@ def _exchange_bind(
 def _check_room_for_binding(
     channel: Session, source: Exchange, destination: Destination, binding_key: str, arguments: bytes
 ) -> None:
-    limit = channel.connection.broker.limits.bindings_per_exchange_max
+    limit = bindings_max(source, channel.connection.broker.limits.bindings_per_exchange_max)
     if len(source.bindings) >= limit and not source.has_binding(destination, binding_key, arguments):
         raise ChannelException(
             PRECONDITION_FAILED,

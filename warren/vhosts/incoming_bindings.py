@@ -22,10 +22,6 @@ class IncomingBindings:
         """Return the exchanges with bindings to `destination`."""
         return list(self._sources.get(destination, ()))
 
-    def sorted_sources_of(self, destination: Destination) -> list[Exchange]:
-        """Return the exchanges with bindings to `destination`, by name."""
-        return sorted(self._sources.get(destination, ()), key=_name)
-
     def add(self, binding: Binding) -> None:
         """Note that `binding` has been made."""
         source = binding.source

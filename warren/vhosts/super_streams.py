@@ -20,6 +20,8 @@ stream, and they are stored, exported and deleted like others.
    nothing is made.
 4. The order of partitions is that of ``x-stream-partition-order``. Those without it come last, in the order of binding.
    A stream counts once, at its first place.
+5. A super stream has at most `PARTITIONS_MAX` bindings: a change of one is a change of the places of all partitions.
+   More bindings that an earlier version has stored are kept.
 
 Sources: RabbitMQ, "Super Streams"; the plugin ``rabbitmq_stream`` of 4.x.
 """
@@ -116,6 +118,11 @@ def partitions_moved(exchange: Exchange, gone: list[Destination]) -> None:
     for destination in [*exchange.by_destination, *gone]:
         if isinstance(destination, Stream) and destination.groups is not None:
             destination.groups.regroup()
+
+
+def bindings_max(exchange: Exchange, limit: int) -> int:
+    """Return how many bindings `exchange` may have where `limit` applies to any exchange (5)."""
+    return min(limit, PARTITIONS_MAX) if exchange.is_super_stream else limit
 
 
 def partitions_of(vhost: VirtualHost, name: str) -> list[str] | None:

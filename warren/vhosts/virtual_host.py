@@ -181,10 +181,11 @@ class VirtualHost(ExchangeHost):
                     yield binding
 
     def partition_of(self, queue: BaseQueue) -> int:
-        for source in self.incoming.sorted_sources_of(queue):
-            if source.is_super_stream:
-                return partition_places(source)[queue]
-        return -1
+        found: Exchange | None = None  # of several super streams the first by name
+        for source in self.incoming.sources_of(queue):
+            if source.is_super_stream and (found is None or source.name < found.name):
+                found = source
+        return -1 if found is None else partition_places(found)[queue]
 
     # --- routing --------------------------------------------------------------------------------------------------
 
@@ -601,7 +602,7 @@ class VirtualHost(ExchangeHost):
             destination = self.exchange(change.destination)
         source.check_binding(change.routing_key, change.arguments)
         self._add_binding(Binding(source, destination, change.routing_key, change.arguments))
-        partitions_moved(source, [])
+        source.partition_places = None  # no consumer has come yet
 
 
 def standard_exchanges(vhost_name: str, seed: int = 0) -> list[Exchange]:

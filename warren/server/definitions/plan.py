@@ -76,6 +76,7 @@ from warren.vhosts.metadata import (
 )
 from warren.vhosts.parameters import Parameter, own_change
 from warren.vhosts.policies import Policy
+from warren.vhosts.super_streams import bindings_max
 from warren.vhosts.virtual_host import (
     CONTROL_EXCHANGE,
     DEFAULT_QUEUE_TYPES,
@@ -627,7 +628,7 @@ class _Planner:
         if owned is not None and owned.owner is not None:
             self._add(CONFLICT, "binding", vhost, name, "the queue belongs to a connection")
             return
-        limit = self._broker.limits.bindings_per_exchange_max
+        limit = bindings_max(source, self._broker.limits.bindings_per_exchange_max)
         if len(bound) >= limit:
             raise ValueError(f"cannot bind from exchange '{item.source}': its limit of {limit} bindings is reached")
         bound.add(identity)
