@@ -406,7 +406,8 @@ class VhostEnd(Job):
 
     def go_on(self, steps: Steps) -> bool:
         if not self._is_left:
-            if not self._close.go_on(steps):
+            kept = self._vhost.kept_sessions
+            if not self._close.go_on(steps) or (kept is not None and not kept.forget(steps)):
                 return False
             self._is_left = True
             self._let_go(self._vhost)
@@ -426,7 +427,7 @@ class VhostEnd(Job):
                 self._events.queue_deleted(vhost.name, queue, self._by)
                 queue.close()
         while self._exchanges:
-            if not self._unbind(self._exchanges[0], steps):
+            if not (self._exchanges[0].forget(steps) and self._unbind(self._exchanges[0], steps)):
                 return False
             exchange = self._exchanges.popleft()
             vhost.exchanges.pop(exchange.name, None)

@@ -30,6 +30,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.msgstore.log.message_log import MessageLog
+from warren.queues.long_work import Steps
 from warren.queues.timers import NEVER, Timer, TimerQueue
 from warren.vhosts.records import VhostRecords
 from warren.vhosts.user_shares import UserShares
@@ -230,12 +231,19 @@ class KeptSessions:
         records.forget(_SESSION + session.name)
         session.stored = None
 
-    def close(self) -> None:
-        """Release everything: the vhost is deleted."""
-        for session in self.sessions.values():
+    def forget(self, steps: Steps) -> bool:
+        """Release the sessions of a deleted vhost until no steps are left; True when all are released."""
+        while self.sessions:
+            if steps.left <= 0:
+                return False
+            steps.left -= 1
+            _, session = self.sessions.popitem()
             self._timers.cancel(session)
             session.owner = None
-        self.sessions.clear()
+        return True
+
+    def close(self) -> None:
+        """Release everything else: the vhost is deleted."""
 
     # --- time -------------------------------------------------------------------------------------------------------
 

@@ -115,7 +115,8 @@ class VhostRecords(RecordLane):
     def close(self) -> None:
         """Release everything: the vhost is deleted."""
         super().close()
-        self._records.clear()
+        self.log.reclamation.add_named(self._records, 0)
+        self._records = {}
         self._free = []
         self._found = []
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import gc
 
-from engine_harness import Harness, exchange_declare
+from engine_harness import USER, Harness, exchange_declare, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.engine_view.engine_view import EngineView
+from warren.exchanges.content import Content
+from warren.exchanges.recent_history_exchange import RecentHistoryExchange
+from warren.mqtt.sessions import sessions_of
+from warren.vhosts.metadata import VhostDelete, VhostPut
+from warren.vhosts.super_streams import PARTITIONS_MAX
 
 
 def test_the_lengths_of_all_queues_are_added_up() -> None:
@@ -126,3 +131,60 @@ def test_many_bindings_of_a_deleted_exchange_go_in_later_turns() -> None:
     assert any(source.name == "x" for source in vhost.incoming.sources_of(queue)), "not all at once"
     harness.settle()
     assert not any(source.name == "x" for source in vhost.incoming.sources_of(queue))
+
+
+def test_a_super_stream_has_as_many_bindings_as_it_may_have_partitions() -> None:
+    """super_streams (5); others may have more, and existing bindings may be made again."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    client.call(1, exchange_declare("x", durable=True))
+    client.call(1, exchange_declare("super", durable=True, arguments={"x-super-stream": True}))
+    for name in ("x", "super"):
+        client.send(1, *[m.QueueBind(0, "s", name, f"k{at}", True, EMPTY_TABLE) for at in range(PARTITIONS_MAX)])
+    client.bind("s", "x", "one more")
+    client.bind("s", "super", "k0")
+    refusal = client.refused(1, m.QueueBind(0, "s", "super", "one more", False, EMPTY_TABLE))
+    assert (refusal.code, refusal.text) == (
+        406,
+        "PRECONDITION_FAILED - cannot bind from exchange 'super' in vhost '/': its limit of 1000 bindings is reached",
+    )
+
+
+def test_a_deleted_vhost_forgets_sessions_and_records_step_by_step() -> None:
+    harness = Harness()
+    harness.broker.administer(VhostPut("v"))
+    vhost = harness.broker.vhosts["v"]
+    kept = sessions_of(harness.broker, vhost)
+    for number in range(1000):
+        kept.keep(kept.take_up(f"c{number}", "guest"), 100, b"")
+        kept.leave(kept.sessions[f"c{number}"])
+    timers = len(harness.broker.timers)
+    harness.broker.work.turn_steps = 100
+    harness.broker.work.end_turn()
+    harness.broker.administer(VhostDelete("v"))
+    assert 0 < len(kept.sessions) < 1000
+    while kept.sessions:
+        harness.broker.end_turn()
+    assert not harness.broker.log.reclamation.is_empty()
+    harness.settle()
+    assert len(vhost.records) == 0 and harness.broker.log.reclamation.is_empty()
+    assert len(harness.broker.timers) < timers
+
+
+def test_a_deleted_vhost_forgets_remembered_messages_step_by_step() -> None:
+    harness = Harness()
+    harness.broker.administer(VhostPut("v"))
+    harness.permit(USER, vhost="v")
+    client = harness.client(vhost="v")
+    client.open(1)
+    client.declare_exchange("h", "x-recent-history", arguments={"x-recent-history-length": 1000})
+    client.feed(publish_frames("h", "", b"x") * 1000)
+    history = harness.broker.vhosts["v"].exchanges["h"]
+    assert isinstance(history, RecentHistoryExchange)
+    harness.broker.work.turn_steps = 100
+    harness.broker.work.end_turn()
+    harness.broker.administer(VhostDelete("v"))
+    assert 0 < history.count < 1000
+    harness.settle()
+    assert history.count == 0
