@@ -255,7 +255,7 @@ def _exchange_delete(channel: Session, method: m.ExchangeDelete) -> None:
         raise ChannelException(
             ACCESS_REFUSED, f"deletion of system exchange '{name}' in vhost '{vhost.name}' not allowed"
         )
-    ticket = 0
+    ticket = vhost.last_ticket()  # another client may have just removed it
     exchange = vhost.exchanges.get(name)
     if exchange is not None:
         if method.if_unused and exchange.is_used():
@@ -289,7 +289,7 @@ def _exchange_bind(
         _authorize_topic_read(channel, source, method.routing_key)
     if not binding:
         if source is None or destination is None:
-            return 0
+            return vhost.last_ticket()
         return vhost.unbind(
             source, destination, method.routing_key, method.arguments, channel.connection.login.user_name
         )
@@ -506,7 +506,7 @@ def _queue_bind(channel: Session, method: m.QueueBind) -> None:
 def _queue_unbind(channel: Session, method: m.QueueUnbind) -> None:
     vhost = channel.vhost
     queue_name, exchange_name, routing_key = _bind_names(channel, method)
-    ticket = 0
+    ticket = vhost.last_ticket()  # another client may have just removed it
     source = vhost.exchanges.get(exchange_name)
     if source is not None and queue_name in vhost.queues:
         queue = vhost.queue(queue_name, channel.connection)
@@ -532,7 +532,7 @@ def _queue_delete(channel: Session, method: m.QueueDelete) -> None:
     connection = channel.connection
     notices = CancelNotices(connection)
     count = 0
-    ticket = 0
+    ticket = vhost.last_ticket()  # another client may have just removed it
     if name in vhost.queues:
         queue = vhost.queue(name, connection)
         queue.check_allows("queue.delete")

@@ -466,7 +466,7 @@ class VirtualHost(ExchangeHost):
         """Remove a binding if it is there. Return the ticket to wait for."""
         binding = source.unbind(destination, routing_key, arguments)
         if binding is None:
-            return 0
+            return self.last_ticket()  # another client may have removed it just now
         self.topology_version += 1
         ticket = 0
         if source.durable and destination.durable:
@@ -485,6 +485,10 @@ class VirtualHost(ExchangeHost):
         auto_deleted = self.delete_exchange(source, by) if self.is_to_auto_delete(source) else 0
         self.watcher.binding_deleted(self.name, binding, by)
         return max(ticket, auto_deleted)
+
+    def last_ticket(self) -> int:
+        """Return the ticket to wait for by a client that finds something already gone."""
+        return self._journal.last_ticket
 
     def is_to_auto_delete(self, exchange: Exchange) -> bool:
         """Tell whether `exchange` goes because its last binding has gone."""

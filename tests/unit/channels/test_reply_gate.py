@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from engine_harness import Harness, queue_declare
+from engine_harness import Harness, exchange_declare, queue_declare
 
 from warren.amqp import methods as m
 from warren.amqp.codec import frame
@@ -82,3 +84,28 @@ def test_a_binding_that_is_there_already_waits_for_what_it_promises(durable: boo
     harness.settle()
     later = [type(each.method) for each in client.take()]
     assert (at_once, later) == (([], [m.QueueBindOk]) if durable else ([m.QueueBindOk], []))
+
+
+@pytest.mark.parametrize("call", [
+    m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False),
+    m.ExchangeDelete(0, "x", if_unused=False, no_wait=False),
+    m.QueueUnbind(0, "q", "x", "k", EMPTY_TABLE),
+    m.ExchangeUnbind(0, "y", "x", "k", False, EMPTY_TABLE),
+])  # fmt: skip
+def test_a_client_is_not_told_that_something_is_gone_before_that_is_on_disk(call: Any) -> None:
+    """Another client has removed it; after a crash it may be there again."""
+    harness = Harness()
+    one, other = harness.channel(), harness.channel()
+    for name in ("x", "y"):
+        one.call(1, exchange_declare(name, durable=True))
+    one.declare("q", durable=True)
+    one.bind("q", "x", "k")
+    one.call(1, m.ExchangeBind(0, "y", "x", "k", False, EMPTY_TABLE))
+    harness.hold_commits = True
+    one.send(1, call)
+    other.send(1, call)
+    one.nothing()
+    other.nothing()
+    harness.hold_commits = False
+    harness.settle()
+    assert len(one.take()) == len(other.take()) == 1
