@@ -223,15 +223,16 @@ class ClaimQueue(OffsetQueue):
         """Claim the messages that would leave `queue` next: at most `most`, `room_bytes` of bodies and `PIECE_BYTES`.
 
         `any_size`: the first may be larger. `ends`: for each lane the number from which messages are not claimed, see
-        `ends_of`; empty: all may be. Expired messages are not claimed. `basic_get.call_when_ready` tells a caller
-        that waits for the disk.
+        `ends_of`; empty: all may be. Expired messages are not claimed, and go first. `basic_get.call_when_ready` tells
+        a caller that waits for that, or for the disk.
         """
         claimed = Claimed(most, room_bytes, any_size=any_size)
         if queue.is_shut or queue.deleted or self.deleted:
             return claimed
         queue.used()
-        if queue.keeper is not None:
-            queue.keeper.expiry.expire()
+        if queue.keeper is not None and not queue.keeper.expiry.expire():
+            claimed.waits = True
+            return claimed
         lanes: i64 = queue.ready.lane_count
         lane: i64 = 0
         while lane < lanes and not claimed.is_full and not claimed.waits:
@@ -248,14 +249,20 @@ class ClaimQueue(OffsetQueue):
         ready = queue.ready
         keeper = queue.keeper
         lane_bits: i64 = lane << LANE_SHIFT
-        for place, message in ready.returned.between(lane_bits, lane_bits | (end - 1), int(most)):
-            if not claimed.has_room(message):
-                return
-            if keeper is not None and keeper.expiry.is_expired(message):
-                continue
-            redelivered = ready.returned.may_have_been_delivered(place)
-            if ready.maybe_take_out(place) is not None:
-                self._take(queue, message, place, redelivered, claimed)
+        count: i64 = most
+        while count == most:
+            found = ready.returned.between(lane_bits, lane_bits | (end - 1), int(most))
+            count = len(found)
+            for place, message in found:
+                if not claimed.has_room(message):
+                    return
+                redelivered = ready.returned.may_have_been_delivered(place)
+                if ready.maybe_take_out(place) is None:
+                    return
+                if keeper is not None and keeper.expiry.is_expired(message):
+                    keeper.expiry.expired_at_hand_out(message, place)
+                else:
+                    self._take(queue, message, place, redelivered, claimed)
 
     def _claim_waiting(self, queue: Queue, lane: i64, end: i64, claimed: Claimed) -> None:
         """Claim from the backlog of a lane."""

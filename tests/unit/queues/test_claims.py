@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_harness import Client, Harness, basic_consume
+from engine_harness import Client, Harness, basic_consume, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
+from warren.queues.basic_get import call_when_ready
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import ClaimQueue, claims_arguments
+from warren.queues.message_deaths import LEAVE_MAX
 
 NAME = claims_name("q", "c")
 
@@ -77,3 +79,41 @@ def test_what_came_back_to_the_queue_is_claimed_as_far_as_there_is_room() -> Non
     assert claims.claim(queue, 10, 1 << 20, True, []).count == 2
     assert (queue.ready_count, claims.message_count) == (0, 6)
     harness.check()
+
+
+def expired_first(count: int) -> tuple[Harness, ClaimQueue]:
+    """Return a broker in which ``q`` has `count` expired messages before five others, all of them returned."""
+    harness, client, claims = claiming()
+    client.feed(publish_frames("", "q", b"old", properties={"expiration": "1000"}) * count)
+    client.feed(publish_frames("", "q", b"new") * 5)
+    client.consume("q", "t")
+    client.take()
+    client.send(1, m.BasicCancel("t", True), m.BasicNack(0, multiple=True, requeue=True))
+    assert harness.queue("q").ready_count == count + 5
+    harness.broker.log.now_ms += 2000  # no timer has run since
+    return harness, claims
+
+
+def test_a_claim_waits_while_there_are_more_expired_messages_than_go_at_once() -> None:
+    """They neither hide the others nor all die in one call."""
+    harness, claims = expired_first(2000)
+    queue = harness.plain_queue("q")
+    claimed = claims.claim(queue, 512, 1 << 20, True, [])
+    assert (claimed.count, claimed.waits) == (0, True)
+    assert queue.ready_count == 2005 - LEAVE_MAX
+    called: list[bool] = []
+    call_when_ready(queue, lambda: called.append(True))
+    while not called:
+        harness.pass_time(1)
+    assert claims.claim(queue, 512, 1 << 20, True, []).count == 5
+    harness.check()
+
+
+def test_expired_messages_of_the_backlog_go_before_a_claim() -> None:
+    harness, client, claims = claiming()
+    client.feed(publish_frames("", "q", b"old", properties={"expiration": "1000"}) * 2000)
+    harness.broker.log.now_ms += 2000
+    queue = harness.plain_queue("q")
+    claimed = claims.claim(queue, 512, 1 << 20, True, [])
+    assert (claimed.count, claimed.waits) == (0, True)
+    assert queue.ready_count == 2000 - LEAVE_MAX
