@@ -4,7 +4,8 @@
    was published with, and survives as they do.
 2. There are at most `TOPICS_MAX`, with `BYTES_MAX` of all topics, properties and bodies, and one user cannot take all
    of that (`vhosts.user_shares`). A retained message counts for the user who published it.
-3. An expired message is not found, and is removed when it is looked up.
+3. An expired message is not found. It is removed when it is looked up, or when another message is retained:
+   `EXPIRED_AT_ONCE` at a time, so expired ones do not take the room of others.
 
     record "retained:" TOPIC
          0   8  published, in ms since the epoch
@@ -16,6 +17,7 @@
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from mypy_extensions import i64
@@ -25,6 +27,9 @@ from warren.vhosts.user_shares import UserShares
 
 TOPICS_MAX: Final = 150_000
 BYTES_MAX: Final = 96 << 20
+EXPIRED_AT_ONCE: Final = 16
+# This many stale entries are never worth tidying up.
+STALE_MIN: Final = 1024
 _PREFIX: Final = "retained:"
 _HEAD_BYTES: Final = 20
 _HAS_USER: Final = 0x80000000
@@ -61,9 +66,14 @@ class RetainedMessages:
         self.root = TopicLevel()
         self.topic_shares = UserShares(TOPICS_MAX)
         self.byte_shares = UserShares(BYTES_MAX)
+        self._expiring: list[tuple[int, str]] = []  # a heap: when, and the topic; also of messages that have gone
         for name, value in records.values(_PREFIX):
             self._count(_user_of(value), 1, len(name) + len(value))
             self._index(name[len(_PREFIX) :])
+            expires_ms = _expiry_of(value)
+            if expires_ms:
+                self._expiring.append((expires_ms, name[len(_PREFIX) :]))
+        heapify(self._expiring)
 
     @property
     def count(self) -> int:
@@ -91,6 +101,7 @@ class RetainedMessages:
 
     def put(self, topic: str, retained: Retained) -> bool:
         """Retain a message for `topic`, in place of an earlier one; False: there is too much already."""
+        self._remove_expired(retained.published_ms)
         name = _PREFIX + topic
         user = retained.user.encode()[:255]
         value = (
@@ -120,7 +131,29 @@ class RetainedMessages:
                 return False
         self._count(retained.user, 1, size)
         self._records.store(name, value)
+        if retained.expires_ms:
+            self._note_expiry(retained.expires_ms, topic)
         return True
+
+    def _note_expiry(self, expires_ms: int, topic: str) -> None:
+        expiring = self._expiring
+        heappush(expiring, (expires_ms, topic))
+        if len(expiring) > 2 * self.count + STALE_MIN:
+            self._expiring = [entry for entry in expiring if self._is_current(entry)]
+            heapify(self._expiring)
+
+    def _is_current(self, entry: tuple[int, str]) -> bool:
+        value = self._records.maybe_value(_PREFIX + entry[1])
+        return value is not None and _expiry_of(value) == entry[0]
+
+    def _remove_expired(self, now_ms: int) -> None:
+        expiring = self._expiring
+        for _ in range(EXPIRED_AT_ONCE):
+            if not expiring or expiring[0][0] > now_ms:
+                return
+            entry = heappop(expiring)
+            if self._is_current(entry):
+                self.remove(entry[1])
 
     def remove(self, topic: str) -> bool:
         """Remove the retained message of `topic`; False: there was nothing."""
@@ -153,6 +186,10 @@ class RetainedMessages:
         return found
 
 
+def _expiry_of(value: bytes) -> int:
+    return int.from_bytes(value[8:16], "big")
+
+
 def _user_of(value: bytes) -> str:
     if not value[16] & 0x80:
         return ""
@@ -167,8 +204,7 @@ def _decoded(value: bytes) -> Retained:
         size -= _HAS_USER
         at = _HEAD_BYTES + 1 + value[_HEAD_BYTES]
     published_ms = int.from_bytes(value[:8], "big")
-    expires_ms = int.from_bytes(value[8:16], "big")
-    return Retained(user, published_ms, expires_ms, value[at : at + size], value[at + size :])
+    return Retained(user, published_ms, _expiry_of(value), value[at : at + size], value[at + size :])
 
 
 class RetainedSearch:
