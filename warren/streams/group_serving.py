@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.delivery import Consumer, Delivery
 from warren.queues.queue_host import QueueHost
 from warren.queues.timers import Timer
 from warren.streams.cursor import SOUGHT, Cursor
-from warren.streams.groups import COMMIT_MS, Group, Member, StreamGroups
+from warren.streams.groups import COMMIT_MS, GROUPS_MAX, Group, Member, StreamGroups
 
 if TYPE_CHECKING:
     from warren.streams.stream import Stream
@@ -118,6 +119,21 @@ class GroupServing:
         return [] if cursors is None else cursors.all()
 
     # --- coming and going -----------------------------------------------------------------------------------------
+
+    def check_room(self, name: str) -> None:
+        """Refuse a new group where there are too many.
+
+        Raises:
+            ChannelException: 406.
+        """
+        groups = self.known.groups
+        if len(groups) >= GROUPS_MAX and name not in groups:
+            stream = self._stream
+            raise ChannelException(
+                PRECONDITION_FAILED,
+                f"queue '{stream.name}' in vhost '{stream.vhost_name}' has {len(groups)} consumer groups, at most "
+                f"{GROUPS_MAX} are allowed: delete those that are not used",
+            )
 
     def join(self, name: str, cursor: Cursor) -> None:
         """Make `cursor` one of the group called `name`, from now on there."""

@@ -13,7 +13,8 @@ group. Which consumer of a group is served is `streams.group_serving`'s business
    number tells the newer of two, should damage leave both.
 4. A group that has stored nothing and has no consumer is not remembered.
 5. Unacked messages, and messages answered after the oldest of them, are at most `BEHIND_MAX` more than the prefetch.
-6. A message flagged redelivered was sent to the group before, in this life of the broker. Only a group that was reset
+6. A stream has at most `GROUPS_MAX` groups: each is remembered until somebody deletes it.
+7. A message flagged redelivered was sent to the group before, in this life of the broker. Only a group that was reset
    to and fro more than `RANGES_MAX` times may also flag messages in gaps between the ranges it was sent.
 """
 
@@ -37,6 +38,7 @@ from warren.queues.record_lane import RecordLane
 GROUP: Final = "x-group"
 COMMIT_MS: Final = 1_000
 BEHIND_MAX: Final = 20_000
+GROUPS_MAX: Final = 10_000
 RANGES_MAX: Final = 64
 _NEVER: Final = 1 << 62  # no stream reaches this offset
 

@@ -396,7 +396,7 @@ class Stream(OffsetQueue):
         """Register `consumer`, and begin where its arguments say.
 
         Raises:
-            ChannelException: 406, a bad argument, or no prefetch.
+            ChannelException: 406, a bad argument, no prefetch, or too many groups.
             ConnectionException: 540, it does not acknowledge, or the channel limits all its consumers together.
         """
         encoded = consumer.arguments
@@ -411,6 +411,8 @@ class Stream(OffsetQueue):
             raise self.refusal("automatic acknowledgement")
         if consumer.ledger.prefetch > 0:
             raise ConnectionException(NOT_IMPLEMENTED, f"{me} does not support global qos")
+        if group and self.groups is not None:
+            self.groups.check_room(group)
         consumer.exclusive = False  # like RabbitMQ: streams do not support it
         self.consumers[consumer] = None
         if self._chunks is None:

@@ -1,12 +1,15 @@
-"""A consumer group's memory of the messages that it was sent."""
+"""A consumer group's memory of the messages that it was sent, and how many groups there may be."""
 
 from __future__ import annotations
 
 from random import Random
 
 import pytest
+from engine_harness import Harness, basic_consume
 
-from warren.streams.groups import RANGES_MAX, SentRanges
+from warren.amqp import methods as m
+from warren.streams.groups import GROUPS_MAX, RANGES_MAX, SentRanges
+from warren.streams.stream import Stream
 
 OFFSETS = 200
 
@@ -46,3 +49,26 @@ def test_ranges_do_not_touch_and_are_few() -> None:
     # Nothing that was sent is forgotten, and what was sent last is told apart from what was not.
     assert all(was_sent(many, 10 * number + 4) for number in range(3 * RANGES_MAX))
     assert not was_sent(many, 10 * 3 * RANGES_MAX - 15)
+
+
+def test_a_stream_has_a_limited_number_of_groups() -> None:
+    """(6)"""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    stream = harness.queue("s")
+    assert isinstance(stream, Stream)
+    known = stream.need_groups().known
+    for number in range(GROUPS_MAX):
+        known.group(f"g{number}")
+    client.call(1, m.BasicQos(0, 10, False))
+    refusal = client.refused(1, basic_consume("s", "t", arguments={"x-group": "one more"}))
+    assert (refusal.code, refusal.text) == (
+        406,
+        "PRECONDITION_FAILED - queue 's' in vhost '/' has 10000 consumer groups, at most 10000 are allowed: delete "
+        "those that are not used",
+    )
+    assert not stream.consumers and len(known.groups) == GROUPS_MAX
+    client.call(1, m.BasicQos(0, 10, False))
+    client.consume("s", arguments={"x-group": "g5"})
+    client.consume("s")
