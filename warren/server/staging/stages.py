@@ -25,6 +25,7 @@ and the stages of the batch. It publishes them as the committing user would over
 5. A commit continues even if no client waits for it any longer. Another request for the same batch waits for the same
    commit. Each query has one commit at a time.
 6. A stage belongs to the user who made it. It is removed if no part was added for `STAGE_TTL_S` and no commit needs it.
+   When its vhost is deleted it is over: a later vhost of the name does not see it.
    A published stage that could not be removed is removed later; nothing is added to it until then.
    `BYTES_QUOTA`, `STAGES_QUOTA` and `PARTS_QUOTA` bound what a user, and all users together, may have on disk.
 7. Nodes of a cluster do not copy stages. When a node leads again after another one has led, its staged messages may
@@ -53,6 +54,7 @@ from warren.amqp.errors import AmqpError
 from warren.amqp.publishes import PublishScan, scan_publishes
 from warren.engine_view.permissions import WRITE
 from warren.engine_view.records import RecordsOfVhost
+from warren.engine_view.topology import TopologyListener
 from warren.server.logs import get_logger
 from warren.server.management import Management
 from warren.server.shares import Quota
@@ -98,7 +100,10 @@ log = get_logger("stages")
 
 @dataclass(slots=True)
 class Stage:
-    """The parts of a stage: messages and bytes of each. `needed_by`: the query whose commit needs, or needed, it."""
+    """The parts of a stage: messages and bytes of each. `needed_by`: the query whose commit needs, or needed, it.
+
+    `is_over`: its vhost was deleted.
+    """
 
     vhost: str
     name: str
@@ -106,6 +111,7 @@ class Stage:
     parts: dict[int, tuple[int, int]] = field(default_factory=dict)
     changed_ms: int = 0
     needed_by: str | None = None
+    is_over: bool = False
     lock: trio.Lock = field(default_factory=trio.Lock)
     messages: int = 0
     size: int = 0  # of the messages, encoded
@@ -133,6 +139,16 @@ class _Commit:
     error: Exception | None = None
 
 
+class _VhostEnds(TopologyListener):
+    """Has the stages of deleted vhosts end."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+
+    def vhost_deleted(self, vhost: str) -> None:
+        self._stages.vhost_deleted(vhost)
+
+
 class Stages:
     """The stages of one broker, and their commits. Start `run` once."""
 
@@ -151,6 +167,7 @@ class Stages:
         self._nursery: trio.Nursery | None = None
         self._noted = 0  # commits since the last sweep
         self._sweep_due = trio.Event()
+        self._view.watch(_VhostEnds(self))
 
     def now_ms(self) -> int:
         """Return the time in ms since the epoch by which stages age."""
@@ -245,7 +262,7 @@ class Stages:
         for stage in list(self._stages.values()):
             if self._is_needed(stage):
                 continue
-            is_over = stage.needed_by is not None or stage.vhost not in vhosts
+            is_over = stage.is_over or stage.needed_by is not None or stage.vhost not in vhosts
             if is_over or now_ms - stage.changed_ms > STAGE_TTL_S * 1000:
                 log.info("removing a stage that was not committed", vhost=stage.vhost, stage=stage.name)
                 await self._remove(stage)
@@ -260,6 +277,13 @@ class Stages:
                     notes.expire(query, found[query])
                 self._management.settle()
                 await trio.lowlevel.checkpoint()
+
+    def vhost_deleted(self, vhost: str) -> None:
+        """Have the stages of a deleted vhost removed soon."""
+        for stage in self._stages.values():
+            if stage.vhost == vhost:
+                stage.is_over = True
+        self._sweep_due.set()
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -284,6 +308,9 @@ class Stages:
         head = PartHead(vhost, stage_name, part, user, self._management.clock_ms(), cells)
         key = (vhost, stage_name)
         stage = self._stages.get(key)
+        if stage is not None and stage.is_over:
+            await self._remove(stage)
+            stage = self._stages.get(key)
         if stage is None:
             mine = self._used.get(user, Used()).stages
             self._check_quota(STAGES_QUOTA, "stages", user, mine, len(self._stages))
@@ -292,7 +319,8 @@ class Stages:
             self._count(user, 1, 0, 0)
         try:
             async with stage.lock:
-                if self._stages.get(key) is not stage or stage.user != user or stage.needed_by is not None:
+                is_gone = self._stages.get(key) is not stage or stage.is_over
+                if is_gone or stage.user != user or stage.needed_by is not None:
                     raise Conflict(f"stage '{stage_name}' is another user's, or is being committed or removed")
                 self._check_room(user, len(content))
                 await self._in_thread(partial(self._files.write, head, content))
@@ -365,9 +393,12 @@ class Stages:
     def _is_needed(self, stage: Stage) -> bool:
         """Tell whether a commit is under way, or has begun, that needs this stage."""
         query = stage.needed_by
-        if query is None or stage.vhost not in self._view.vhosts:
+        if query is None:
             return False
-        return (stage.vhost, query) in self._commits or CommitNotes(self._view.records.of(stage.vhost)).has_plan(query)
+        if (stage.vhost, query) in self._commits:
+            return True
+        is_over = stage.is_over or stage.vhost not in self._view.vhosts
+        return not is_over and CommitNotes(self._view.records.of(stage.vhost)).has_plan(query)
 
     def _forget_if_empty(self, stage: Stage) -> None:
         """Forget a stage without a part, unless another request has its lock and sees to it."""
@@ -381,7 +412,8 @@ class Stages:
     async def listed(self, vhosts: Collection[str], user: str | None) -> list[Stage]:
         """Return the stages in these vhosts, of `user` or of all; the oldest first."""
         await self._ready.wait()
-        found = [each for each in self._stages.values() if each.vhost in vhosts and user in (None, each.user)]
+        there = [each for each in self._stages.values() if each.vhost in vhosts and not each.is_over]
+        found = [each for each in there if user in (None, each.user)]
         return sorted(found, key=lambda stage: (stage.changed_ms, stage.name))
 
     # --- commits ----------------------------------------------------------------------------------------------------
@@ -516,7 +548,7 @@ class Stages:
             if self._files.is_damaged(vhost, name):
                 raise DamagedPart(f"a part of stage '{name}' in vhost '{vhost}' is damaged; write it again")
             stage = self._stages.get((vhost, name))
-            if stage is None or stage.user != user:
+            if stage is None or stage.is_over or stage.user != user:
                 raise NoStage(self._why_missing(vhost, name, user, order))
             if stage.needed_by not in (None, order.query):
                 raise Conflict(f"stage '{name}' is being committed by query '{stage.needed_by}'")
@@ -541,7 +573,7 @@ class Stages:
         stages = [self._stages.get((vhost, name)) for name in order.stages]
         staged = 0
         for stage in stages:
-            if stage is None:
+            if stage is None or stage.is_over:
                 return  # dropped when it was published: only the answer was lost
             staged += stage.messages
         had = note.maybe_staged(order.batch)
@@ -589,6 +621,8 @@ class Stages:
         finally:
             del self._commits[commit.vhost, order.query]
             commit.done.set()
+            if any(stage.is_over for stage in needed):
+                self._sweep_due.set()
 
     async def _let_go(self, commit: _Commit, needed: list[Stage]) -> None:
         """Remove the stages of a commit that is over, or let others have them, unless it has to be resumed."""
@@ -642,7 +676,7 @@ class Stages:
     def _maybe_stages(self, vhost: str, names: Sequence[str]) -> list[Stage]:
         """Return the existing stages among these names."""
         found = (self._stages.get((vhost, name)) for name in names)
-        return [stage for stage in found if stage is not None]
+        return [stage for stage in found if stage is not None and not stage.is_over]
 
     async def _drop(self, vhost: str, user: str, names: list[str]) -> None:
         """Remove the existing stages of an earlier commit."""

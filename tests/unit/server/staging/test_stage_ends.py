@@ -58,8 +58,7 @@ def test_a_vhost_that_was_declared_again_gets_nothing_of_a_batch_of_the_earlier_
             return
         with pytest.raises(NoStage, match="was deleted"):
             await commit(life, 0, "a")
-        (left,) = await found.listed(["/"], None)
-        assert not found._is_needed(left)
+        assert await found.listed(["/"], None) == []
 
     life.run(write)
     life.harness.write()
@@ -68,6 +67,25 @@ def test_a_vhost_that_was_declared_again_gets_nothing_of_a_batch_of_the_earlier_
     note = CommitNotes(following.harness.vhost.records).maybe_note("query")
     assert (note is not None) == is_published
     assert following.bodies() == (bodies if is_published else [])
+
+
+def test_a_vhost_that_was_declared_again_has_none_of_the_earlier_stages(tmp_path: Path) -> None:
+    """Neither a commit nor a part that comes later uses them, whether they are removed yet or not. (6)"""
+    life = with_queue(tmp_path)
+
+    async def write(found: Stages) -> None:
+        await put(found, "a", content(b"earlier"), content(b"earlier too"))
+        declare_vhost_again(life)
+        assert await found.listed(["/"], None) == []
+        with pytest.raises(NoStage):
+            await commit(life, 0, "a")
+        await put(found, "a", content(b"later"))
+        assert (await commit(life, 1, "a")).committed
+        await trio.testing.wait_all_tasks_blocked()
+        assert found._stages == {} and found._used == {}
+
+    life.run(write)
+    assert life.bodies() == [b"later"]
 
 
 def test_a_published_stage_that_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
