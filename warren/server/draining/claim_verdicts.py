@@ -14,6 +14,7 @@ This module only decides; `server.draining.drains` acts.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -67,10 +68,15 @@ def decided(
             wanted[-1] = wanted[-1][0], max(wanted[-1][1], end)
         elif first < end:
             wanted.append((first, end))
-    found = list(_outside(before, wanted))
+    if not wanted:
+        return list(before)
+    # Only those that the ranges touch can change: there may be very many others.
+    low = bisect_left(before, wanted[0][0], key=lambda each: each.end)
+    high = bisect_right(before, wanted[-1][1], key=lambda each: each.first)
+    found = list(_outside(before[low:high], wanted))
     if kind != ACK:
         found += [Verdict(first, end, kind, delay_ms) for first, end in wanted]
-    return _joined(sorted(found, key=lambda each: each.first))
+    return [*before[:low], *_joined(sorted(found, key=lambda each: each.first)), *before[high:]]
 
 
 def _outside(verdicts: Iterable[Verdict], ranges: Sequence[tuple[int, int]]) -> Iterator[Verdict]:
@@ -113,4 +119,7 @@ def leaving(verdicts: Sequence[Verdict], failed: Failed | None, number: int) -> 
 
 def left(verdicts: Sequence[Verdict], number: int) -> list[Verdict]:
     """Return the verdicts about claims from `number` on."""
-    return [msgspec.structs.replace(each, first=max(each.first, number)) for each in verdicts if each.end > number]
+    found = list(verdicts[bisect_right(verdicts, number, key=lambda each: each.end) :])
+    if found and found[0].first < number:
+        found[0] = msgspec.structs.replace(found[0], first=number)
+    return found
