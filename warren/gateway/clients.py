@@ -305,7 +305,9 @@ class Clients:
         if end.has_ended:
             self._pass_end_on(client, other)
         elif end.is_hung_up:
-            while self._clients.get(end.fd) is client and client.state == PASSED and not other.is_full:
+            while self._clients.get(end.fd) is client and client.state == PASSED:
+                if other.is_full or end.has_ended:
+                    break
                 self._read(client, end)
         else:
             self._watch(end, end.interest | READABLE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import trio
@@ -20,6 +20,7 @@ from warren.server.management import Passage
 from warren.server.network.acceptor import Listener
 from warren.server.network.admission import Admission
 from warren.server.network.handshakes import Handshakes
+from warren.server.network.readiness import GONE
 
 OPEN_OK = method_frame(0, m.ConnectionOpenOk(""))
 HEADER = b"AMQP\x00\x00\x09\x01"
@@ -193,6 +194,41 @@ def test_the_end_of_a_client_is_the_end_of_the_leaders_connection() -> None:
             leader.close()
             assert await rest(client) == OPEN_OK, "it has ended first: there is nothing to tell it"
             await until(lambda: served.clients.count(WAITING, PASSED, LEAVING) == 0)
+
+        run(work, served)
+
+
+def test_the_end_of_a_client_that_is_hung_up_while_the_leader_is_full_is_passed_on_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with gateway() as served:
+
+        async def work() -> None:
+            client, leader = await joined(served)
+            (passed,) = served.clients._all()
+            assert passed.leader is not None
+            data = bytes(range(256)) * 100_000
+            sent = 0
+            while not passed.leader.is_full:
+                with suppress(BlockingIOError):
+                    sent += client.send(data[sent : sent + (1 << 18)])
+                await trio.sleep(0)
+            assert sent < len(data)
+            client.shutdown(socket.SHUT_WR)
+            served.clients._heard(passed, passed.end, GONE)  # as `poll` of a BSD tells it
+            finish = passed.leader.finish
+            ends: list[object] = []
+
+            def finished() -> None:
+                ends.append(finish)
+                assert len(ends) == 1
+                finish()
+
+            monkeypatch.setattr(passed.leader, "finish", finished)
+            assert await rest(leader) == data[:sent]
+            leader.send(OPEN_OK)
+            leader.close()
+            assert await rest(client) == OPEN_OK
 
         run(work, served)
 
