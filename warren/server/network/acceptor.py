@@ -154,10 +154,11 @@ class Acceptor:
             sock = self._moved_to_place_of(loser, sock)
         if not self._admitted(sock, client.host, client.peer, now_s):
             return
-        if isinstance(sock, ssl.SSLSocket):
-            self._sockets.begin(TlsPassedOnTransport(sock, client, Connection))
-        else:
-            self._sockets.begin(PassedOnTransport(sock, client, Connection))
+        kind = TlsPassedOnTransport if isinstance(sock, ssl.SSLSocket) else PassedOnTransport
+        try:
+            self._sockets.begin(kind(sock, client, Connection))
+        except Exception as error:
+            self._drop(sock, error)
 
     # --- listeners --------------------------------------------------------------------------------------------------
 
@@ -200,14 +201,17 @@ class Acceptor:
             try:
                 self._welcome(listener, sock, address)
             except Exception as error:
-                # Probably out of memory: that ends this connection only.
-                self._on_crash(error)
-                transport = self._sockets.by_fd.get(sock.fileno())
-                if transport is not None:
-                    self._sockets.close(transport)
-                else:
-                    self._admission.leave(sock.fileno())
-                    sock.close()
+                self._drop(sock, error)
+
+    def _drop(self, sock: socket.socket, error: Exception) -> None:
+        """Close a connection that cannot be served, probably for lack of memory: that ends this one only."""
+        self._on_crash(error)
+        transport = self._sockets.by_fd.get(sock.fileno())
+        if transport is not None:
+            self._sockets.close(transport)
+        elif sock.fileno() >= 0:
+            self._admission.leave(sock.fileno())
+            sock.close()
 
     def _moved_to_place_of(self, loser: int, sock: socket.socket) -> socket.socket:
         """Close a connection that makes room for `sock`, and return the new one, if need be with another number."""

@@ -59,13 +59,17 @@ class Sockets:
         self._ending: dict[int, Transport] = {}  # transports with a deadline for their end
 
     def begin(self, transport: Transport) -> None:
-        """Watch a new socket; its peer follows when it is ready."""
+        """Watch a new socket; its peer follows when it is ready. If that fails the socket is closed or not watched."""
         # In this order: one that the system does not watch, since it watches too many, is in no list.
         self._poller.selector.register(transport.fd, READ)
         self.by_fd[transport.fd] = transport
         transport.interest = READ
         if transport.is_ready():
-            self.connect(transport)
+            try:
+                self.connect(transport)
+            except BaseException:
+                self.close(transport)
+                raise
 
     def connect(self, transport: Transport) -> None:
         """Make the peer of a socket that is ready."""

@@ -8,6 +8,7 @@ import socket
 import ssl
 from dataclasses import replace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -443,6 +444,31 @@ def test_a_connection_that_the_system_does_not_watch_is_closed_and_the_next_is_a
     place.crashes.clear()
     assert place.reactor.connection_count() == ACCEPTS_PER_TURN - 1
     assert place.reactor._admission.unauthenticated == ACCEPTS_PER_TURN - 1
+
+
+@pytest.mark.parametrize("is_from_afar", [False, True])
+def test_a_connection_without_memory_for_its_peer_leaves_nothing_behind(
+    place: Place, monkeypatch: pytest.MonkeyPatch, is_from_afar: bool
+) -> None:
+    """Of a link, or of a client of another node: no listener closes these."""
+    (innocent,) = place.connect(1)
+    place.reactor.acceptor.begin_serving()
+    peer = cast(socket.socket, Peer())
+    with monkeypatch.context() as patched:
+        patched.setattr(place.reactor.sockets, "connect", Mock(side_effect=MemoryError))
+        if is_from_afar:
+            place.reactor.acceptor.pass_on(peer, FROM_AFAR)
+            assert [type(error) for error in place.crashes] == [MemoryError]
+            place.crashes.clear()
+        else:
+            with pytest.raises(MemoryError):
+                place.reactor.acceptor.adopt(peer, "127.0.0.1")
+    assert peer.fileno() == -1
+    innocent.say(QOS)
+    place.turn()
+    assert innocent.taken() == QOS_OK
+    assert place.reactor.connection_count() == 1
+    assert place.reactor._admission.unauthenticated == 0
 
 
 def test_who_connects_behind_too_many_waits_for_a_share_of_a_second_not_for_its_end() -> None:
