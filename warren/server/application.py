@@ -5,7 +5,8 @@ Start:    lock the data directory; open the catalogue; recover the message store
           wait until they are durable; read what decides on publishes; listen; say where; serve.
 Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, have the catalogue catch up if it can be
           reached, wait a moment for the peers, write the checkpoint of a clean stop, at most `STOP_DEADLINE_S`. The
-          same signal again ends at once. A leader that hands over stops in the same way; then another node leads.
+          same signal again ends at once. A leader that hands over stops in the same way; then another node leads. A
+          single node that still restores ends with nothing written.
 Failure:  when the message store fails, all sockets are closed and the exit code is 3.
 Tasks:    reactor, ticker, time keeper, memory watch, freed memory, catalogue writer, message store, plugins, signals,
           and one short task per login, all of them supervised (`supervision`): only the message store's failure ends
@@ -408,7 +409,11 @@ class Application:
             self._images.clear()
             self._writer.catch_up(self._messages.read_at_once)
             count = await self._restore()
-            await self._restore_messages()
+            if not self._ends_early():
+                await self._restore_messages()
+            if self._ends_early():
+                log.info("stopped before it served")
+                return self._exit_code
             restored()
             listeners = self._listen()
             async with trio.open_nursery() as nursery:
@@ -491,7 +496,13 @@ class Application:
             count += 1
             if count % RESTORED_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
+                if self._ends_early():
+                    break
         return count
+
+    def _ends_early(self) -> bool:
+        """Tell whether to stop with nothing written; a leader has to hand over, for which it starts first."""
+        return self._asked_to_stop.is_set() and self._replication is None
 
     def _syncs_confirms(self, vhost: str) -> bool:
         store = self._settings.store

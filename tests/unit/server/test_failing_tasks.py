@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -24,14 +24,14 @@ from warren.links.amqp_client import LinkConnection, connect
 from warren.links.amqp_uri import BrokerUri
 from warren.msgstore.files import store as store_module
 from warren.server import application as application_module
-from warren.server.application import Application
+from warren.server.application import RESTORED_AT_ONCE, Application
 from warren.server.logins.passwords import hash_password
 from warren.server.management import Listening, Management
 from warren.server.setting_kinds import Endpoint, MemoryWatermark
 from warren.server.settings import LimitSettings, Settings, StoreSettings
 from warren.testing.catalogue import MemoryCatalogue
 from warren.testing.disk import MemoryFiles
-from warren.vhosts.metadata import PermissionPut, QueuePut, UserPut, VhostPut
+from warren.vhosts.metadata import MetadataChange, PermissionPut, PolicyPut, QueuePut, UserPut, VhostPut
 
 DEADLINE_S = 60.0
 SETTINGS_IN_MEMORY = Settings(
@@ -275,3 +275,27 @@ def test_an_alarm_before_there_are_clients_is_logged_and_fails_nothing() -> None
     assert application._broker.notices == []
     application._messages.end()
     application._reactor.close()
+
+
+def test_a_broker_that_is_stopped_while_it_restores_does_not_restore_the_rest() -> None:
+    """That can take longer than a process that was told to stop may live."""
+    loaded = 0
+
+    class LargeCatalogue(MemoryCatalogue):
+        def load(self) -> Iterator[MetadataChange]:
+            nonlocal loaded
+            for number in range(100 * RESTORED_AT_ONCE):
+                loaded += 1
+                yield VhostPut("/") if number == 0 else PolicyPut("/", str(number), "^$", "queues", 0, "{}")
+
+    application = Application(SETTINGS_IN_MEMORY, LargeCatalogue(), MemoryFiles())
+    served: list[bool] = []
+
+    async def main() -> int:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, lambda: trio.from_thread.run_sync(application.stop))
+            return await application.run(lambda: served.append(True), lambda: served.append(False))
+
+    assert trio.run(main) == 0
+    assert served == []
+    assert loaded < 100 * RESTORED_AT_ONCE
