@@ -88,13 +88,13 @@ class LengthLimit(Room):
         ):
             if left == 0:
                 self._timers.at(self._log.now_ms, self._timer)
-                return
-            if self._deaths.must_wait(self._timer):
-                return
+                break
+            if self._deaths.must_wait(self._timer) or not ready.is_ready():
+                break
             left -= 1
-            if not ready.is_ready():
-                return
             self._deaths.add(ready.take_next(), ready.next_place, MAXLEN)
+        if left < LEAVE_MAX:
+            self._timers.worked += LEAVE_MAX - left
 
     def close(self) -> None:
         """Release everything: the queue is deleted."""

@@ -5,6 +5,7 @@
 2. A vhost has one run. A change that comes while it is under way makes it go round once more. Only the changes are
    remembered meanwhile, of each policy the latest.
 3. A queue or exchange that is declared alone follows its policies at once, and its declarer pays for finding them.
+4. Messages that a queue drops when it follows other limits are steps of the run.
 """
 
 from __future__ import annotations
@@ -62,11 +63,13 @@ class PolicyRun(Job):
         self._is_under_way = True
         vhost = self._vhost
         policies = vhost.policies
+        timers = vhost.timers
         moved = False
         while self._next < len(self._exchanges) + len(self._queues) or self._begin_round():
             if steps.left <= 0:
                 break
             searched: i64 = policies.searched
+            worked: i64 = timers.worked
             moved = True
             at = self._next
             self._next += 1
@@ -74,7 +77,7 @@ class PolicyRun(Job):
                 policies.fit_exchange(self._exchanges[at])
             else:
                 self._follow(self._queues[at - len(self._exchanges)])
-            steps.left -= POLICY_STEPS + policies.searched - searched
+            steps.left -= POLICY_STEPS + policies.searched - searched + timers.worked - worked
         else:
             self._is_under_way = False
         if moved:

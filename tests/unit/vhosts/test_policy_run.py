@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine_harness import Harness, queue_declare
+from engine_harness import Harness, publish_frames, queue_declare
 
 from warren.amqp.declarations import QueueDeclaration
 from warren.queues.base_queue import BaseQueue
 from warren.queues.long_work import TURN_STEPS, Steps
+from warren.queues.message_deaths import LEAVE_MAX
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
 from warren.vhosts.policy_run import PolicyRun
 from warren.vhosts.topology_watcher import TopologyWatcher
@@ -39,6 +40,45 @@ def test_a_change_takes_no_more_steps_than_there_are_things() -> None:
     assert run.is_to_begin(POLICY, "guest")
     assert run.go_on(steps)
     assert steps.left > (1 << 30) - 1000
+
+
+def long_queues(count: int, messages: int) -> Harness:
+    """Return a broker with `count` queues of so many messages each."""
+    harness = Harness()
+    client = harness.channel()
+    for at in range(count):
+        client.declare(f"q{at}")
+        client.feed(publish_frames("", f"q{at}", b"x") * messages)
+    return harness
+
+
+def left_in(harness: Harness) -> int:
+    return sum(int(queue.ready_count) for queue in harness.vhost.queues.values())
+
+
+def test_a_change_pays_for_the_messages_that_queues_drop() -> None:
+    harness = long_queues(20, 300)
+    harness.broker.work.turn_steps = 1000
+    harness.broker.work.end_turn()
+    harness.broker.administer(POLICY)
+    assert left_in(harness) >= 16 * 300
+    harness.settle()
+    assert left_in(harness) == 20 * 10
+
+
+def test_timers_count_the_messages_that_a_queue_drops() -> None:
+    """Otherwise 512 queues would drop 1,024 messages each, in one call."""
+    harness = long_queues(5, 3 * LEAVE_MAX)
+    harness.broker.administer(POLICY)
+    while any(queue.rules.max_length < 0 for queue in harness.vhost.queues.values()):
+        harness.broker.end_turn()
+    before = left_in(harness)
+    assert before == 5 * 2 * LEAVE_MAX
+    harness.broker.keep_time(int(harness.broker.log.now_ms))
+    assert before - 2 * LEAVE_MAX <= left_in(harness) < before
+    for _ in range(5):
+        harness.broker.keep_time(int(harness.broker.log.now_ms))
+    assert left_in(harness) < 5 * LEAVE_MAX
 
 
 def test_a_queue_knows_the_policies_that_it_follows() -> None:
