@@ -157,3 +157,5 @@ def restore_sessions(broker: Broker) -> None:
     """Go on with the sessions and wills that the log has: they end, and go out, though no client comes."""
     for vhost in broker.vhosts.values():
         sessions_of(broker, vhost)
+        if len(vhost.records):
+            vhost.retained()  # read now, and not when the first client asks: all others would wait

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from durable_harness import DurableHarness
 from engine_harness import Harness
 
+from warren.mqtt.sessions import restore_sessions
 from warren.vhosts.retained import EXPIRED_AT_ONCE, STALE_MIN, Retained, RetainedMessages
 
 
@@ -48,3 +50,16 @@ def test_expiries_of_replaced_messages_are_forgotten() -> None:
     for number in range(3 * STALE_MIN):
         assert kept.put("t", message(0, 10_000 + number))
     assert len(kept._expiring) <= STALE_MIN + 3
+
+
+def test_they_are_found_at_a_start_and_not_when_the_first_client_asks() -> None:
+    """All other clients would wait for that."""
+    harness = DurableHarness()
+    assert harness.vhost.retained().put("t", message(1000, 0))
+    harness.broker.log.force()
+    harness.settle()
+    harness = harness.restart(clean=False)
+    assert harness.vhost._retained is None
+    restore_sessions(harness.broker)
+    assert harness.vhost._retained is not None
+    assert harness.vhost.retained().count == 1
