@@ -118,3 +118,25 @@ def test_the_messages_shown_are_in_the_state_that_is_chosen(ui: Ui, vhost: str, 
         expect(ui.page.get_by_text("Loading…")).to_be_visible()
         expect(ui.page.get_by_text("in the queue")).to_have_count(0)
     expect(ui.page.get_by_text("No message is unacked.")).to_be_visible()
+
+
+def test_a_result_is_chosen_among_those_that_are_shown(ui: Ui, vhost: str, amqp: Connect) -> None:
+    channel = amqp().channel()
+    for name in ("shell-first", "shell-second"):
+        channel.queue_declare(name)
+    ui.visit("queues")
+    field = ui.page.get_by_label("Search everything")
+    results = ui.page.get_by_role("listbox", name="Results").get_by_role("option")
+    field.fill("shell-")
+    expect(results).to_have_count(2)
+    late = re.compile(r"/search\?q=shell-second&")
+    with ui.page.expect_response(late), held(ui, late):
+        with ui.page.expect_request(late):
+            field.fill("shell-second")
+        field.press("ArrowDown")
+        expect(results.first).to_have_attribute("aria-selected", "true")
+    expect(results).to_have_count(1)
+    expect(results.first).to_have_attribute("aria-selected", "false")
+    field.press("ArrowDown")
+    field.press("Enter")
+    ui.heading("shell-second")

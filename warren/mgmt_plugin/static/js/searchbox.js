@@ -20,12 +20,15 @@ export function SearchBox() {
     if (text.trim() === '') return setItems([]);
     const abort = new AbortController();
     const timer = setTimeout(async () => {
+      let found = [];
       try {
-        const answer = await get(withQuery('warren/search', { q: text.trim(), limit: SHOWN }), { signal: abort.signal });
-        setItems(answer.items);
+        found = (await get(withQuery('warren/search', { q: text.trim(), limit: SHOWN }), { signal: abort.signal })).items;
       } catch {
-        setItems([]);
+        if (abort.signal.aborted) return;
       }
+      // Whatever was chosen meanwhile, was chosen among other results.
+      setActive(-1);
+      setItems(found);
     }, TYPING_MS);
     return () => {
       clearTimeout(timer);
