@@ -34,6 +34,7 @@ PAUSE_S: Final = 0.5
 PAUSE_MAX_S: Final = 30.0
 TRIES_ONCE: Final = 6
 LOOK_S: Final = 1.0
+LOOK_PAUSES: Final = 20  # a look at many partitions takes long: it is made after so many times that
 REASON_MAX: Final = 300
 MAINTAIN_S: Final = 3600.0
 _FINAL: Final = (
@@ -157,10 +158,13 @@ class Runner:
 
     def _wait(self, until_s: float) -> None:
         """Wait for the next step, or until enough messages wait for one."""
-        while (rest_s := until_s - self._steady_s()) > 0 and not self._stop.wait(min(rest_s, LOOK_S)):
+        pause_s = LOOK_S
+        while (rest_s := until_s - self._steady_s()) > 0 and not self._stop.wait(min(rest_s, pause_s)):
+            began_s = self._steady_s()
             self._meter.waiting = self._following().waiting()
             if self._meter.waiting >= self._following().rows_max:
                 return
+            pause_s = max(LOOK_S, LOOK_PAUSES * (self._steady_s() - began_s))
 
     def _is_due(self) -> bool:
         is_late = self._steady_s() - self._maintained_at_s >= MAINTAIN_S

@@ -46,6 +46,7 @@ class Scripted:
         self.opened = self.steps = self.maintained = 0
         self.stopped_here = False
         self.behind = 0
+        self.looking: Callable[[], None] = lambda: None
         self.rows_max = JOB.limits.rows
 
     def open(self) -> None:
@@ -62,6 +63,7 @@ class Scripted:
         self.stopped_here = True
 
     def waiting(self) -> int:
+        self.looking()
         return self.behind
 
     def maintain(self, now_s: float) -> Kept:
@@ -96,6 +98,14 @@ def test_a_step_follows_the_other_at_once_while_there_is_more_and_else_after_the
     made.run(once=False)
     assert follower.steps == 3
     assert sum(stop.waits[:10]) == 10.0
+
+
+def test_looks_at_many_partitions_take_a_small_share_of_the_time() -> None:
+    follower, stop = Scripted(), Stop(100)
+    follower.looking = lambda: setattr(stop, "now_s", stop.now_s + 0.25)
+    made, _, _ = runner(follower, stop)
+    made.run(once=False)
+    assert stop.waits[:3] == [1.0, 5.0, 3.5]
 
 
 @pytest.mark.parametrize("set_by_s", [-3600.0, 3600.0])
