@@ -45,6 +45,8 @@ from warren.spark_bridge.worker_output import say
 
 # Spark asks an idle source a hundred times a second.
 IDLE_PAUSE_S: Final = 0.05
+IDLE_PAUSES: Final = 4  # a look at many partitions takes long: it is made after so many times that
+IDLE_PAUSE_MAX_S: Final = 5.0
 _HINT: Final = "With failOnDataLoss false the query goes on behind what is lost"
 
 Offset = dict[str, Any]
@@ -58,18 +60,21 @@ class Pace:
     def __init__(self, clock: Clock, sleep: Sleep) -> None:
         self.clock = clock
         self._sleep = sleep
-        self._idle_since: float | None = None
+        self._idle_until: float | None = None
+        self._asked_at = 0.0
 
     def wait(self) -> None:
         """Wait, if the last question was answered with nothing just now."""
-        if self._idle_since is not None:
-            rest = self._idle_since + IDLE_PAUSE_S - self.clock()
-            if rest > 0:
-                self._sleep(rest)
+        now = self.clock()
+        if self._idle_until is not None and now < self._idle_until:
+            self._sleep(self._idle_until - now)
+        self._asked_at = self.clock()
 
     def answered(self, *, something: bool) -> None:
         """Remember whether the answer had anything."""
-        self._idle_since = None if something else self.clock()
+        now = self.clock()
+        pause_s = min(max(IDLE_PAUSE_S, IDLE_PAUSES * (now - self._asked_at)), IDLE_PAUSE_MAX_S)
+        self._idle_until = None if something else now + pause_s
 
 
 class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -15,6 +15,7 @@ from unit.spark_bridge.broker_in_memory import MemoryBroker, bodies, options_for
 from unit.spark_bridge.chunks import Sent, chunk_of
 from warren.spark_bridge.bridge_errors import BrokerError, DataLoss, Gone
 from warren.spark_bridge.columns import Chunk, read_chunks
+from warren.spark_bridge.control import Description
 from warren.spark_bridge.offsets import sentinel
 from warren.spark_bridge.options import OptionError
 from warren.spark_bridge.schema import spark_schema
@@ -272,6 +273,25 @@ def test_an_idle_source_is_not_asked_a_hundred_times_a_second(broker: MemoryBrok
     clock.now += 1
     step(reader, offset)
     assert clock.slept == pytest.approx([IDLE_PAUSE_S])
+
+
+def test_looks_at_many_partitions_take_a_small_share_of_the_time(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.stream(count=5)
+    clock = Clock()
+    reader = reader_of(broker, clock=clock)
+    offset = step(reader, reader.initialOffset())
+    describe = broker.describe
+
+    def slow(queue: str) -> Description:
+        clock.now += 0.1
+        return describe(queue)
+
+    monkeypatch.setattr(broker, "describe", slow)
+    for _ in range(2):
+        assert step(reader, offset) == offset
+    assert clock.slept == pytest.approx([0.4])
 
 
 # --- what is lost --------------------------------------------------------------------------------------------------
