@@ -21,7 +21,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -223,7 +222,7 @@ class Export:
             state = self._begun(mode)
             self._target = self._made_target(state)
             self._target.clean(state)
-            self._state, self._after = state, deepcopy(state)
+            self._state, self._after = state, state.copied()
             self.rows_before = state.rows
             try:
                 if mode == LOG:
@@ -559,7 +558,7 @@ class Export:
             state.save(self._note)  # so that files of this export can be recognized
         after.commits = state.commits + 1
         after.files += self._target.commit(after)
-        state.__dict__.update(deepcopy(after).__dict__)
+        state.__dict__.update(after.copied().__dict__)
         state.save(self._note)
         self._is_noted = True
         self._watcher.committed(state)

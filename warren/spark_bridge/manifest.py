@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from warren.spark_bridge.bridge_errors import UsageError
@@ -51,7 +51,7 @@ class FileEntry:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON for it."""
-        found = asdict(self)
+        found = dict(vars(self))
         first, end = found.pop("first"), found.pop("end")
         return {**found, "from": first, "to": end}
 
@@ -90,6 +90,16 @@ class Manifest:
             "pending": self.pending,
         }
 
+    def copied(self) -> Manifest:
+        """Return a copy to be changed; entries of files never change."""
+        return replace(
+            self,
+            source=dict(self.source),
+            settings=dict(self.settings),
+            positions=dict(self.positions),
+            files=list(self.files),
+        )
+
     def prepare(self, after: Manifest) -> None:
         """Note the state for when the pending commit has succeeded."""
         self.pending = {name: getattr(after, name) for name in COUNTS}
@@ -105,7 +115,10 @@ class Manifest:
 
     def save(self, note: Note) -> None:
         """Write it down; it stays when this returns."""
-        note.replace(json.dumps(self.document(), indent=1).encode())
+        document = self.document()
+        entries = ",\n  ".join(map(json.dumps, document.pop("files")))  # a line each: there may be many
+        rest = json.dumps(document, indent=1).removesuffix("\n}")
+        note.replace(f'{rest},\n "files": [\n  {entries}\n ]\n}}'.encode())
 
 
 def note_in(place: Place) -> Note:
