@@ -6,8 +6,8 @@
 1. Both take steps, and may take several turns. Promised room counts as if the messages waited in the queue already, so
    other publishers cannot use it meanwhile; promised messages are let in even if the limit has been lowered since.
 2. A deleted queue takes nothing. A queue that takes every publish (`maybe_room` is None) is neither counted nor asked.
-3. A commit that is done at once needs no promise. Only one commit at a time has promises: one that takes turns holds
-   the batch of the log.
+3. A commit that is done at once needs no promise. One that takes turns has promises, and holds the batch of the log: so
+   only one at a time has.
 """
 
 from __future__ import annotations

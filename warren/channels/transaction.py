@@ -255,7 +255,6 @@ class Commit(Job):
         self._channel = channel
         self._publisher = channel.publisher
         self._check = check
-        self._origin: i64 = PROMISED if check is not None and check.is_promised else CHANNEL
         self._note = note
         self._ahead = ahead  # until it is with the open batch
         self._transaction = transaction
@@ -285,16 +284,15 @@ class Commit(Job):
     def go_on(self, steps: Steps) -> bool:
         if not self._is_stored:
             ahead = self._ahead
-            file = self._channel.shared.log.ahead_file
             if ahead is not None and not ahead.is_done:
-                file.begin(ahead)
+                self._channel.shared.log.ahead_file.begin(ahead)
                 return False
             try:
                 if not self._store(steps):
                     return False
             except BaseException:
                 if ahead is not None:
-                    file.drop(ahead)
+                    self._channel.shared.log.ahead_file.drop(ahead)
                 raise
             if not self._is_stored:
                 return True  # it was rolled back
@@ -316,6 +314,8 @@ class Commit(Job):
                     steps.left -= 1
                     return False
                 self._holds = True
+                if self._check is not None:
+                    self._check.is_promised = True
             else:
                 steps = Steps(ALL_STEPS)
         check = self._check
@@ -356,6 +356,7 @@ class Commit(Job):
             self._check.end()
         if self._holds:
             self._channel.shared.log.release()
+            self._holds = False
 
     def _is_longer_than(self, steps: i64) -> bool:
         if self._least_steps > steps:
@@ -378,6 +379,8 @@ class Commit(Job):
     def _publish(self, steps: Steps) -> bool:
         publishes = self._transaction.publishes
         publisher = self._publisher
+        check = self._check
+        origin: i64 = PROMISED if check is not None and check.is_promised else CHANNEL
         while self._next_publish < len(publishes):
             if steps.left <= 0:
                 return False
@@ -386,10 +389,10 @@ class Commit(Job):
             if spread is None:
                 if publisher.is_claimed(publish.message):
                     return False
-                spread = publisher.maybe_spread(publish, self._origin)
+                spread = publisher.maybe_spread(publish, origin)
             if spread is None:
                 steps.left -= publish.steps()
-                outcome: i64 = publisher.publish_buffered(publish, self._origin)
+                outcome: i64 = publisher.publish_buffered(publish, origin)
             else:
                 self._spread = spread
                 if not spread.go_on(steps):
@@ -537,18 +540,15 @@ def commit_checked(channel: Session, check: CommitCheck, note: Callable[[], None
     """Do as tx.commit does if `check` lets it pass, for a caller inside the broker, and then `note`.
 
     Records that `note` stores are in the same frame of the log. If the check fails, the transaction is rolled back and
-    answered so. All of it is done at once, unless it is very much.
+    answered so. All of it is done at once, unless it is very much, or may repeat a message that is under way.
 
     Raises:
         ChannelException: 406, the channel has no transaction.
     """
     transaction = _taken_from(channel)
-    check.is_promised = transaction.row_count() > ROWS_AT_ONCE
     commit = Commit(channel, transaction, check, note)
-    if check.is_promised:
+    if transaction.row_count() > ROWS_AT_ONCE or not commit.go_on(Steps(ALL_STEPS)):
         channel.connection.begin(commit)
-    else:
-        commit.go_on(Steps(ALL_STEPS))
 
 
 def _taken_from(channel: Session) -> Transaction:

@@ -31,7 +31,7 @@ from warren.channels.jobs import Reply
 from warren.channels.prepared_publish import NUMBER, PROPERTIES_AT, PreparedPublish
 from warren.channels.session import Session
 from warren.channels.topology import check_name, run_topology
-from warren.channels.transaction import ROWS_AT_ONCE, Commit, Rollback, Transaction, new_transaction
+from warren.channels.transaction import Commit, Rollback, Transaction, new_transaction
 from warren.msgstore.log.message import HEADER_AT, Envelope, Message
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import Job, Steps
@@ -685,9 +685,8 @@ class StompSession(Session):
         transaction = self._the_transaction(frame.need("transaction"))
         del self._transactions[frame.need("transaction")]
         self._committing = Committing(frame.need("transaction"), transaction, frame.get("receipt"))
-        check = CommitCheck(mandatory=False)
-        check.is_promised = transaction.row_count() > ROWS_AT_ONCE
-        self.connection.begin(Commit(self, transaction, check, ahead=transaction.maybe_bodies()))
+        ahead = transaction.maybe_bodies()
+        self.connection.begin(Commit(self, transaction, CommitCheck(mandatory=False), ahead=ahead))
 
     def abort(self, frame: StompFrame) -> None:
         """ABORT: sent messages are forgotten, answered deliveries wait for their answer again."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_harness import Client, Harness, exchange_declare, publish_frames, queue_declare
+from engine_harness import USER, Client, Harness, exchange_declare, publish_frames, queue_declare
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import decode_table, encode_table
+from warren.channels.commit_check import CommitCheck
+from warren.channels.direct_session import StagedPublishes
+from warren.channels.transaction import commit_checked
 from warren.channels.wide_publish import QUEUES_AT_ONCE
 from warren.vhosts.metadata import VhostDelete
 
@@ -311,6 +314,26 @@ def test_a_commit_waits_for_what_it_may_repeat(durable: bool, count: int) -> Non
     assert [each.method for each in wide.other.take()] == [m.TxCommitOk()]
     assert wide.bodies("q0") == [b"one", b"beside"] and wide.dropped() == count
     assert not wide.harness.vhost.has_claims()
+
+
+@DURABILITY
+def test_a_staged_commit_waits_for_what_it_may_repeat_and_lets_the_batch_go(durable: bool) -> None:
+    wide = Once(durable=durable)
+    session = wide.harness.broker.open_direct(USER, "/")
+    repeated = {**wide.properties, "headers": encode_table({"x-deduplication-header": "k1"})}
+    staged = publish_frames("once", "k", b"again", properties=repeated)
+    session.command(m.TxSelect())
+    session.command(StagedPublishes(staged + publish_frames("", "q0", b"beside", properties=wide.properties)))
+    wide.once(wide.client, b"one")
+    noted: list[str] = []
+    commit_checked(session, CommitCheck(mandatory=True), lambda: noted.append("note"))
+    wide.turns()
+    assert noted == [] and wide.counts() == {0, 1}
+    wide.harness.settle()
+    assert list(session.peer.answers) == [m.TxSelectOk(), m.TxCommitOk()] and noted == ["note"]
+    assert not wide.harness.broker.log.batch.is_held
+    assert wide.answers() == [m.BasicAck(1, False)]
+    assert wide.bodies("q0") == [b"one", b"beside"] and wide.dropped() == 1
 
 
 @DURABILITY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_harness import Harness
+from engine_harness import Harness, publish_frames
 from stomp_harness import Reply, StompClient, frame, stomp_client
 
 from warren.amqp import methods as m
@@ -410,6 +410,25 @@ def test_a_commit_that_a_queue_would_refuse_does_not_happen_at_all(harness: Harn
     counts = {name: int(queue.ready_count) for name, queue in harness.vhost.queues.items()}
     assert counts == {"q": len(messages), "full": 0, "other": 0}
     harness.check()
+
+
+def test_a_commit_that_takes_turns_is_let_in_as_a_whole(harness: Harness) -> None:
+    harness.channel().declare("full", arguments={"x-max-length": 100, "x-overflow": "reject-publish"})
+    client = stomp_client(harness)
+    other = harness.channel()
+    client.send("BEGIN", transaction="t")
+    client.feed(frame("SEND", {"destination": "/amq/queue/full", "transaction": "t"}, b"x") * 80)
+    harness.broker.work.turn_steps = 64
+    harness.broker.work.end_turn()
+    client.feed(frame("COMMIT", {"transaction": "t", "receipt": "c"}), settle=False)
+    queue = harness.queue("full")
+    while queue.message_count == 0:
+        harness.broker.end_turn()
+    assert queue.message_count < 80
+    other.connection.feed(publish_frames("", "full", b"other") * 200)
+    harness.settle()
+    assert [reply.command for reply in client.take()] == ["RECEIPT"]
+    assert queue.message_count == 100
 
 
 def test_a_send_beyond_the_size_of_a_transaction_is_refused_and_nothing_of_it_is_done() -> None:
