@@ -256,7 +256,8 @@ class Peer:
         if work is None:
             work = ConnectionJobs(self, job)
             self._work = work
-            self.broker.work.begin(work)
+            if not self.broker.work.begin(work) and self.running:
+                self.pause(PAUSED_WORK)  # also if it has to wait before it begins
         else:
             work.add(job)
 

@@ -119,3 +119,19 @@ def test_what_a_long_job_has_deleted_is_freed_before_the_job_ends(kind: type[obj
     assert counts[-1] == 0
     freed = [one - two for one, two in itertools.pairwise(counts)]
     assert max(freed) < MANY / 2, counts
+
+
+def test_what_follows_a_request_that_may_not_begin_yet_waits_too() -> None:
+    """jobs.py (1): replies come in order, and each request finds the ones before it done."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    client.declare_exchange("h", "x-recent-history")
+    client.publish("h", "", b"remembered")
+    harness.broker.set_alarm("memory", True)
+    client.send(1, m.QueueBind(0, "q", "h", "", False, EMPTY), m.QueueUnbind(0, "q", "h", "", EMPTY))
+    client.nothing()
+    harness.broker.set_alarm("memory", False)
+    harness.settle()
+    assert [received.method for received in client.take()] == [m.QueueBindOk(), m.QueueUnbindOk()]
+    assert not harness.vhost.exchanges["h"].bindings
