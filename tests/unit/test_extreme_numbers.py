@@ -305,6 +305,18 @@ def test_an_argument_is_refused_or_holds(harness: Harness, row: Any, queue_type:
     assert client.call(1, queue_declare("another")).queue == "another"
 
 
+@pytest.mark.parametrize("passive", [False, True])
+def test_a_queue_with_more_messages_than_an_answer_can_say_is_declared_and_deleted(
+    harness: Harness, passive: bool
+) -> None:
+    client = harness.channel()
+    client.declare("q")
+    harness.queue("q").ready.count = 1 << 32
+    assert client.call(1, queue_declare("q", passive=passive)) == m.QueueDeclareOk("q", 0xFFFFFFFF, 0)
+    delete = m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False)
+    assert client.call(1, delete) == m.QueueDeleteOk(0xFFFFFFFF)
+
+
 @pytest.mark.parametrize("row", ARGUMENTS, ids=lambda row: row.key)
 def test_a_stored_argument_never_keeps_a_queue_from_being_there(row: Any) -> None:
     for value in (*FIELD_NUMBERS, *TEXTS):

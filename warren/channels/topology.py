@@ -40,6 +40,7 @@ from warren.vhosts.unbinding import Unbinding
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE, in_use
 
 RESERVED_PREFIX: Final = "amq."
+COUNT_MAX: Final = 0xFFFFFFFF  # of messages, as answers can say it: a stream may have more
 TOPOLOGY_METHODS: Final = (
     m.ExchangeDeclare,
     m.ExchangeDelete,
@@ -383,7 +384,7 @@ def _declare_queue(channel: Session, declaration: QueueDeclaration, *, no_wait: 
 def _declared(channel: Session, queue: BaseQueue) -> Any:
     """Return the answer to the declaration of `queue`, which an empty name stands for from now on."""
     channel.last_queue = queue.name
-    return m.QueueDeclareOk(queue.name, int(queue.ready_count), len(queue.consumers))
+    return m.QueueDeclareOk(queue.name, min(int(queue.ready_count), COUNT_MAX), len(queue.consumers))
 
 
 def _maybe_replies(channel: Session, name: str) -> Any:
@@ -522,7 +523,7 @@ def _queue_purge(channel: Session, method: m.QueuePurge) -> None:
     if count and _outlives_clients(queue):
         _note_change(channel, f"queue.purge {name}", count)
     if not method.no_wait:
-        channel.reply(m.QueuePurgeOk(count))
+        channel.reply(m.QueuePurgeOk(min(count, COUNT_MAX)))
 
 
 def _queue_delete(channel: Session, method: m.QueueDelete) -> None:
@@ -545,5 +546,5 @@ def _queue_delete(channel: Session, method: m.QueueDelete) -> None:
         if _outlives_clients(queue):
             _note_change(channel, f"queue.delete {name}", count)
     if not method.no_wait:
-        channel.reply_when_done(m.QueueDeleteOk(count), ticket)
+        channel.reply_when_done(m.QueueDeleteOk(min(count, COUNT_MAX)), ticket)
     connection.begin(notices)
