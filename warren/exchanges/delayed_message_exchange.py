@@ -87,6 +87,7 @@ class DelayedMessageExchange(Exchange):
         return self.inner.forget(steps)
 
     def close(self) -> None:
+        self.inner.deleted = True
         if self._messages is not None:
             self._messages.held.close()
             self._messages = None

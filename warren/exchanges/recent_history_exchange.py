@@ -87,7 +87,8 @@ class RecentHistoryExchange(Exchange):
         self.memory = host.remembered_bytes
 
     def publish(self, message: Message) -> i64:
-        self.remember(message, message.memory_bytes)
+        if not self.deleted:  # after the routing: nobody would forget it
+            self.remember(message, message.memory_bytes)
         return ACCEPTED
 
     def is_used(self) -> bool:

@@ -56,6 +56,17 @@ def test_a_repetition_in_a_transaction_is_not_remembered_by_an_exchange_with_a_h
     assert client.get("after", no_ack=True) is None
 
 
+@pytest.mark.parametrize("delayed", [False, True])
+def test_an_exchange_with_a_history_that_is_deleted_before_the_commit_remembers_nothing(delayed: bool) -> None:
+    harness, client = begin()
+    arguments: dict[str, Any] = {"x-delayed-type": "x-recent-history"} if delayed else {}
+    client.declare_exchange("h", "x-delayed-message" if delayed else "x-recent-history", arguments=arguments)
+    put(client, "k", body=b"x" * 1000, exchange="h")
+    harness.channel().call(1, m.ExchangeDelete(0, "h", if_unused=False, no_wait=False))
+    client.call(1, m.TxCommit())
+    assert harness.vhost.remembered_bytes.total == 0
+
+
 def test_a_long_commit_is_one_frame_of_the_log_although_its_connection_is_lost() -> None:
     harness = Harness()
     client = harness.channel()
