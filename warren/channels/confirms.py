@@ -43,7 +43,7 @@ class PendingConfirms:
         self.log = log
         self.journal = journal
         self.due: list[Confirms] = []
-        self.undeclared: list[Confirms] = []  # they wait for a declaration that was held back
+        self.undeclared: dict[Confirms, None] = {}  # they wait for a declaration that was held back
         self.is_held: bool = False  # on purpose, by a test of a client: do not confirm
         self.held: list[Confirms] = []  # they wait for the end of that
 
@@ -59,7 +59,7 @@ class PendingConfirms:
         """More changes of the metadata may be durable."""
         undeclared = self.undeclared
         if undeclared:
-            self.undeclared = []
+            self.undeclared = {}
             for confirms in undeclared:
                 confirms.batch_done(self.log.done_batch)
 
@@ -167,7 +167,7 @@ class Confirms(BatchWaiter):
             if mark.batch > batch:
                 break
             if mark.ticket > i64(pending.journal.committed_ticket):
-                pending.undeclared.append(self)
+                pending.undeclared[self] = None
                 break
             confirmable = mark.up_to
             del marks[0]

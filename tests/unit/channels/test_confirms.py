@@ -183,6 +183,18 @@ def test_what_is_stored_waits_for_the_declarations_before_it(publisher: Publishe
     assert publisher.answers() == []
 
 
+def test_a_channel_that_waits_for_a_declaration_is_looked_at_once(publisher: Publisher) -> None:
+    """It stores more meanwhile, a batch at a time: each end of one looks at all that wait."""
+    ticket = publisher.declare()
+    for _ in range(5):
+        publisher.store()
+        publisher.end_turn()
+        publisher.write()
+    assert publisher.answers() == [] and len(publisher.pending.undeclared) == 1
+    publisher.commit(ticket)
+    assert publisher.answers() == [ack(5, multiple=True)]
+
+
 def test_a_queue_declared_within_a_batch_delays_all_of_it(publisher: Publisher) -> None:
     publisher.store()
     ticket = publisher.declare()
