@@ -148,8 +148,8 @@ expirations = st.one_of(
 
 
 def expiration_by_hand(text: str | None) -> int:
-    """Return the milliseconds in a text: at most 12 digits, maybe with a plus sign before them; else -1."""
-    return int(text) if text is not None and re.fullmatch(r"\+?[0-9]{1,12}", text) else -1
+    """Return the milliseconds in a text: at most 12 digits, zeros and maybe a sign before them, no minus; else -1."""
+    return int(text) if text is not None and re.fullmatch(r"\+?0*[0-9]{1,12}|-0+", text) else -1
 
 
 @thorough(300)

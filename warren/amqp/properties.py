@@ -54,6 +54,8 @@ X_DELIV: Final = 0x0C782D64656C6976
 BODY_SIZE_OFFSET: Final = 4
 FLAGS_OFFSET: Final = 12
 MIN_HEADER_BYTES: Final = 14
+# Ignore a larger number of milliseconds: it is about thirty years.
+EXPIRATION_MAX: Final = 10**12 - 1
 
 
 def _malformed(what: str) -> ConnectionException:
@@ -194,9 +196,10 @@ def expiration_ms_of(payload: bytes) -> i64:
         return -1
     end: i64 = at + 1 + i64(payload[at])
     at += 1
-    if at < end and payload[at] == 0x2B:  # "+"
+    sign: i64 = i64(payload[at]) if at < end else 0
+    if sign == 0x2B or sign == 0x2D:  # + -
         at += 1
-    if at == end or end - at > 12:
+    if at == end:
         return -1
     value: i64 = 0
     while at < end:
@@ -204,6 +207,8 @@ def expiration_ms_of(payload: bytes) -> i64:
         if digit < 0 or digit > 9:
             return -1
         value = value * 10 + digit
+        if value > EXPIRATION_MAX or (sign == 0x2D and value > 0):
+            return -1
         at += 1
     return value
 

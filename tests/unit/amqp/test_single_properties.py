@@ -70,7 +70,16 @@ def test_an_empty_table_is_not_the_same_as_none() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0", 0), ("5", 5), ("+5", 5), ("007", 7), ("4294967295", 2**32 - 1), ("999999999999", 10**12 - 1)],
+    [
+        ("0", 0),
+        ("-0", 0),
+        ("5", 5),
+        ("+5", 5),
+        ("007", 7),
+        ("0000000000000060000", 60000),
+        ("4294967295", 2**32 - 1),
+        ("999999999999", 10**12 - 1),
+    ],
 )
 def test_an_expiration_is_milliseconds(text: str, expected: int) -> None:
     assert expiration_ms_of(expiring(text)) == expected
