@@ -118,26 +118,34 @@ class Reception:
 
     async def _serve(self, sock: socket.socket, address: str) -> None:
         link: LinkToFollower | None = None
-        with sock:
-            try:
-                is_met = False
-                with self.newcomers.enter(address, HANDSHAKE_S) as newcomer:
-                    link = await self._meet(sock, address, newcomer)
-                    is_met = True
-                if not is_met:
-                    why = "others needed its place" if newcomer.lost_place else f"no handshake within {HANDSHAKE_S:g} s"
-                    self._warnings.say(REFUSED, reason=why, address=address)
-            except Refused as refused:
-                self._warnings.say(REFUSED, reason=refused.reason, address=address)
-            except OSError as error:
-                self._warnings.say(REFUSED, reason=error.strerror or str(error), address=address)
+        try:
+            with sock:
+                link = await self._maybe_link(sock, address)
+                if link is not None:
+                    try:
+                        await link.serve()
+                    finally:
+                        self._leader.left(link)
+        finally:
             if link is not None:
-                try:
-                    await link.serve()
-                finally:
-                    self._leader.left(link)
-        if link is not None:
-            await link.forget()
+                await link.forget()
+
+    async def _maybe_link(self, sock: socket.socket, address: str) -> LinkToFollower | None:
+        """Go through the handshake in time; return the follower's link, None for anything else."""
+        link: LinkToFollower | None = None
+        is_met = False
+        try:
+            with self.newcomers.enter(address, HANDSHAKE_S) as newcomer:
+                link = await self._meet(sock, address, newcomer)
+                is_met = True
+            why = "others needed its place" if newcomer.lost_place else f"no handshake within {HANDSHAKE_S:g} s"
+        except Refused as refused:
+            why = refused.reason
+        except OSError as error:
+            why = error.strerror or str(error)
+        if not is_met:
+            self._warnings.say(REFUSED, reason=why, address=address)
+        return link
 
     async def _meet(self, sock: socket.socket, address: str, newcomer: Newcomer) -> LinkToFollower | None:
         """Go through the handshake; return the follower's link, None for a client that one passes on, or a question.
