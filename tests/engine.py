@@ -157,7 +157,11 @@ class Engine:
 
     def _flush(self) -> bool:
         busy = False
+        failures: list[Exception] = []
         for outbox in self.broker.take_dirty():
+            if outbox.failure is not None:
+                failures.append(outbox.failure)
+                outbox.failure = None
             client = self.clients.get(outbox.key)
             if client is not None and client.stalled:
                 self.broker.shared.dirty.append(outbox)  # `touch` would not: it was not taken
@@ -168,6 +172,8 @@ class Engine:
                     client.received += chunk
                 if outbox.sent(len(chunk)) and client is not None:
                     client.connection.drained()
+        for failure in failures:
+            raise failure  # a defect of ours, for which the reactor would end the connection
         return busy
 
     def wake(self, client: Client) -> None:

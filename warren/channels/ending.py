@@ -50,10 +50,10 @@ def close_at_once(peer: Peer, reply_code: int, explanation: str) -> None:
 
 def close_broken(peer: Peer) -> None:
     """We failed, not the peer: close with 541, if it can expect that."""
-    peer.end_channels()
     if peer.state == RUNNING:
-        peer.send_close(INTERNAL_ERROR, "an internal error, see the broker's log", 0)
+        close_at_once(peer, INTERNAL_ERROR, "an internal error, see the broker's log")
     else:
+        peer.end_channels()
         peer.end()
 
 

@@ -4,7 +4,9 @@
    (`PAUSED_WORK`): each reply still finds everything before it done.
 2. A channel that ends takes nothing from the first moment on. Its consumers leave their queues one by one, then the
    unacknowledged deliveries are requeued, the oldest first.
-3. While a channel requeues messages, their queue delivers nothing: all are in place before the first leaves again. A
+3. A job that meets a defect of ours ends its connection with 541. Later jobs, such as the end of a channel, are done
+   nevertheless.
+4. While a channel requeues messages, their queue delivers nothing: all are in place before the first leaves again. A
    message that is not back yet is unacked. Dropping messages does not stop their queue: nothing takes their place, and
    dead letters that return to it would be dropped for its length, although its consumers have room.
 """
@@ -64,16 +66,19 @@ class ConnectionJobs(Job):
     def go_on(self, steps: Steps) -> bool:
         jobs = self._jobs
         need: i64 = jobs[0].need()
-        try:
-            while jobs:
-                if jobs[0].need() != need or not jobs[0].go_on(steps):
-                    if self._connection.running:
-                        self._connection.pause(PAUSED_WORK)
-                    return False
-                jobs.popleft()
-        except BaseException:
-            self._connection.work_done()  # this job does not continue; the next one starts from the beginning
-            raise
+        while jobs:
+            job = jobs[0]
+            try:
+                done = job.need() == need and job.go_on(steps)
+            except Exception as error:
+                job.failed()
+                self._connection.outbox.failed(error)
+                done = True
+            if not done:
+                if self._connection.running:
+                    self._connection.pause(PAUSED_WORK)
+                return False
+            jobs.popleft()
         self._connection.work_done()
         return True
 

@@ -287,13 +287,8 @@ class Commit(Job):
             if ahead is not None and not ahead.is_done:
                 self._channel.shared.log.ahead_file.begin(ahead)
                 return False
-            try:
-                if not self._store(steps):
-                    return False
-            except BaseException:
-                if ahead is not None:
-                    self._channel.shared.log.ahead_file.drop(ahead)
-                raise
+            if not self._store(steps):
+                return False
             if not self._is_stored:
                 return True  # it was rolled back
         if not (self._requeue(steps) and self._returning.end(steps) and self._wake(steps)):
@@ -331,8 +326,7 @@ class Commit(Job):
                 if self._channel.is_open():
                     self._channel.reply(m.TxRollbackOk())
                 else:
-                    self._transaction.give_up()
-                    self._channel.transaction = self._transaction  # its deliveries go back with all others
+                    self._give_back()
                 return True
         if self._ahead is not None:
             log.ahead_file.attach(self._ahead)
@@ -357,6 +351,22 @@ class Commit(Job):
         if self._holds:
             self._channel.shared.log.release()
             self._holds = False
+
+    def failed(self) -> None:
+        if self._is_stored:
+            return
+        if self._ahead is not None:
+            self._channel.shared.log.ahead_file.drop(self._ahead)
+        if self._spread is not None:
+            self._spread.failed()
+        self._end()
+        if self._next_rejected == 0:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Have the deliveries go back with all others of the channel, which ends."""
+        self._transaction.give_up()
+        self._channel.transaction = self._transaction
 
     def _is_longer_than(self, steps: i64) -> bool:
         if self._least_steps > steps:

@@ -78,6 +78,11 @@ class Spread:
             message.awaits_batch = True  # its rows may be written, and forgotten, before the last queue has it
         return at == len(queues)
 
+    def failed(self) -> None:
+        """Let go of its keys: it does not come to the other queues."""
+        if self.claim is not None:
+            self.claim.end()
+
 
 class WidePublish(Job):
     """A publish outside of a transaction. `holds`: the batch is held already."""
@@ -96,10 +101,18 @@ class WidePublish(Job):
             self._holds = True
         if not spread.go_on(steps):
             return False
-        if self._holds:
-            log.release()
+        self._release()
         self._publisher.wide_publish_done(spread)
         return True
+
+    def _release(self) -> None:
+        if self._holds:
+            self._holds = False
+            self._publisher.log.release()
+
+    def failed(self) -> None:
+        self._release()
+        self._spread.failed()
 
 
 class OnceMore(Job):
@@ -146,3 +159,9 @@ class OnceMore(Job):
             return True
         self._further = further
         return further.go_on(steps)
+
+    def failed(self) -> None:
+        if self._further is not None:
+            self._further.failed()
+        elif self._holds:
+            self._publisher.log.release()

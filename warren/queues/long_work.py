@@ -79,6 +79,9 @@ class Job:
         """Return what the next step has to wait for: one of the needs of ``msgstore.log.own_writes``."""
         return NOTHING
 
+    def failed(self) -> None:
+        """Give back what it holds: a defect of ours has ended it."""
+
 
 class LongWork:
     """The unfinished jobs, the next one first. ``turn_steps``: the number of steps in a turn.

@@ -11,7 +11,9 @@ from engine_harness import Harness, basic_consume, exchange_declare, publish_fra
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import encode_table
+from warren.channels.ending import close_broken
 from warren.exchanges.binding import Binding
+from warren.queues.long_work import Job, Steps
 from warren.queues.queue import Queue
 
 EMPTY = encode_table({})
@@ -135,3 +137,53 @@ def test_what_follows_a_request_that_may_not_begin_yet_waits_too() -> None:
     harness.settle()
     assert [received.method for received in client.take()] == [m.QueueBindOk(), m.QueueUnbindOk()]
     assert not harness.vhost.exchanges["h"].bindings
+
+
+class Defect(Job):
+    """Work that meets a defect of ours."""
+
+    def __init__(self) -> None:
+        self.has_failed = False
+
+    def go_on(self, steps: Steps) -> bool:
+        raise MemoryError
+
+    def failed(self) -> None:
+        self.has_failed = True
+
+
+def test_a_defect_in_a_job_ends_its_connection_and_all_of_that_is_given_back() -> None:
+    """jobs.py (3)"""
+    harness = Harness()
+    publish(harness, 3)
+    client = harness.channel()
+    client.declare("mine", exclusive=True)
+    client.consume("q")
+    client.take_bytes()
+    defect = Defect()
+    client.connection.begin(defect)
+    with pytest.raises(MemoryError):
+        harness.settle()
+    assert defect.has_failed
+    close_broken(client.connection)  # as the reactor does
+    harness.settle()
+    assert client.expect(m.ConnectionClose).reply_code == 541
+    assert list(harness.vhost.queues) == ["q"] and harness.queue("q").ready_count == 3
+
+
+def test_what_waits_behind_a_defect_is_done() -> None:
+    harness = Harness()
+    publish(harness, 1)
+    client = harness.channel()
+    client.declare("mine", exclusive=True)
+    client.declare_exchange("h", "x-recent-history")
+    client.consume("q")
+    harness.broker.set_alarm("memory", True)
+    client.connection.feed(method_frame(1, m.QueueBind(0, "mine", "h", "", False, EMPTY)))
+    client.connection.begin(Defect())
+    client.connection.lost()
+    harness.broker.set_alarm("memory", False)
+    with pytest.raises(MemoryError):
+        harness.settle()
+    harness.settle()
+    assert list(harness.vhost.queues) == ["q"] and harness.queue("q").ready_count == 1

@@ -349,6 +349,22 @@ def test_a_repetition_waits_for_a_commit_that_publishes_it(durable: bool) -> Non
     assert wide.answers() == [m.BasicAck(1, False)] and wide.counts() == {1} and wide.dropped() == 1
 
 
+@pytest.mark.parametrize("transacted", [False, True])
+def test_the_batch_and_the_keys_are_free_when_a_defect_has_ended_it(transacted: bool) -> None:
+    wide = Once(durable=True)
+    if transacted:
+        wide.other.call(1, m.TxSelect())
+    wide.once(wide.other if transacted else wide.client, b"one")
+    if transacted:
+        wide.other.connection.feed(method_frame(1, m.TxCommit()))
+    broker = wide.harness.broker
+    assert wide.counts() == {0, 1} and broker.log.batch.is_held and wide.harness.vhost.has_claims()
+    jobs = (wide.other if transacted else wide.client).connection._work
+    assert jobs is not None
+    jobs._jobs[0].failed()
+    assert not broker.log.batch.is_held and not wide.harness.vhost.has_claims()
+
+
 def test_a_publisher_that_waits_for_a_claim_keeps_nobody_from_the_batch() -> None:
     """One has the batch and waits for a claim, another has the claim and waits for the batch: a deadlock."""
     wide = Once(durable=True)
