@@ -104,6 +104,46 @@ def test_every_queue_has_its_turn_the_longest_first(monkeypatch: pytest.MonkeyPa
     assert written[3] == 0, "the next round begins with nothing left to write"
 
 
+def test_a_slice_looks_at_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(3)"""
+    monkeypatch.setattr(paging, "SLICE_S", -1.0)
+    monkeypatch.setattr(paging, "LOOKED_AT", 10)
+    f = Fixture()
+    for number in range(34):
+        f.fill(f"empty{number}", 0)
+    f.fill("q", 400)
+    written = []
+    for _ in range(4):
+        before = f.written_bytes()
+        f.relieve(ABOVE)
+        written.append(f.written_bytes() - before)
+    assert written[:3] == [0, 0, 0]
+    assert written[3] > 300 * 50
+
+
+def test_the_search_for_queues_takes_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(3) Most of very many queues may have nothing to release, for as long as memory is short."""
+    f = Fixture()
+    f.fill("q", 1)
+    now_s = 100.0
+    rounds: list[float] = []
+    queue_class = type(f.harness.queue("q"))
+    real = queue_class.may_page_out
+
+    def may_page_out(queue: object) -> bool:
+        nonlocal now_s
+        rounds.append(now_s)
+        now_s += 0.5
+        return real(queue)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("warren.server.paging.time.monotonic", lambda: now_s)
+    monkeypatch.setattr(queue_class, "may_page_out", may_page_out)
+    while now_s < 120:
+        f.pager.relieve(ABOVE)
+        now_s += 0.02
+    assert 3 <= len(rounds) <= 4
+
+
 def test_nothing_is_given_up_while_the_disk_is_behind() -> None:
     f = Fixture()
     f.fill("q", 400)
