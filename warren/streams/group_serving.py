@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -35,6 +35,8 @@ from warren.streams.groups import COMMIT_MS, GROUPS_MAX, Group, Member, StreamGr
 
 if TYPE_CHECKING:
     from warren.streams.stream import Stream
+
+STORED_AT_ONCE: Final = 256
 
 
 class _GroupCursors:
@@ -287,12 +289,16 @@ class GroupServing:
                 self._host.timers.at(self._host.log.now_ms + COMMIT_MS, self._commits)
 
     def store(self) -> None:
-        """Store how far the groups that have moved have come."""
-        moved = self._moved
-        self._moved = {}
+        """Store how far the groups that have moved have come, at most `STORED_AT_ONCE`."""
+        moved = list(self._moved)[:STORED_AT_ONCE]
         for group in moved:
+            del self._moved[group]
             if self.known.groups.get(group.name) is group:
                 self.known.store(group)
+        timers = self._host.timers
+        timers.worked += len(moved)
+        if self._moved:
+            timers.at(self._host.log.now_ms, self._commits)
 
     def check_invariants(self) -> None:
         """Assert what the module header says. For tests."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from engine_harness import Harness, basic_consume
+from engine_harness import Harness, basic_consume, publish_frames
 
 from warren.amqp import methods as m
-from warren.streams.groups import GROUPS_MAX, RANGES_MAX, SentRanges
+from warren.streams.group_serving import STORED_AT_ONCE
+from warren.streams.groups import COMMIT_MS, GROUPS_MAX, RANGES_MAX, SentRanges
 from warren.streams.stream import Stream
 
 OFFSETS = 200
@@ -72,3 +73,29 @@ def test_a_stream_has_a_limited_number_of_groups() -> None:
     client.call(1, m.BasicQos(0, 10, False))
     client.consume("s", arguments={"x-group": "g5"})
     client.consume("s")
+
+
+def test_very_many_groups_are_stored_in_several_calls() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    client.feed(publish_frames("", "s", b"x") * 2)
+    stream = harness.queue("s")
+    assert isinstance(stream, Stream)
+    client.call(1, m.BasicQos(0, 1, False))
+    count = STORED_AT_ONCE + 10
+    consumers = [
+        basic_consume("s", f"t{at}", arguments={"x-group": f"g{at}", "x-stream-offset": "first"}) for at in range(count)
+    ]
+    client.send(1, *consumers)
+    client.send(1, m.BasicAck(0, multiple=True))
+    groups = stream.consumer_groups()
+
+    def stored() -> int:
+        return sum(group.stored == 1 for group in groups)
+
+    harness.broker.keep_time(int(harness.broker.log.now_ms) + COMMIT_MS)
+    assert (stored(), len(groups)) == (STORED_AT_ONCE, count)
+    harness.broker.keep_time(int(harness.broker.log.now_ms))
+    assert stored() == count
+    harness.check()
