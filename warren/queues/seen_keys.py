@@ -211,7 +211,7 @@ class SeenKeys(Timer):
     # --- time, start and end --------------------------------------------------------------------------------------
 
     def due(self, now_ms: i64) -> None:
-        self._keys.expire(now_ms)
+        self._timers.worked += self._keys.expire(now_ms)
         self._plan()
 
     def _plan(self) -> None:
@@ -352,12 +352,13 @@ class KeyLane(RecordLane):
             return seen.until_ms
         return NEVER
 
-    def expire(self, now_ms: i64) -> None:
-        """Forget expired keys, at most `EXPIRE_MAX`."""
+    def expire(self, now_ms: i64) -> i64:
+        """Forget expired keys, at most `EXPIRE_MAX`; return how many those were."""
         left: i64 = EXPIRE_MAX
         while left > 0 and self.first_until_ms() <= now_ms:
             self._drop_oldest()
             left -= 1
+        return EXPIRE_MAX - left
 
     def found(self, number: i64, body: bytes, time_ms: i64) -> None:
         until_ms: i64 = NEVER if time_ms == 0 else time_ms

@@ -75,6 +75,7 @@ def publish_copy(vhost: VirtualHost, message: Message, exchange: Exchange, routi
         copy.republished = True
     copy.expiration_ms = expiration_ms_of(header)
     queues, held = route_message(vhost, exchange, [routing_key], copy)
+    vhost.timers.worked += len(queues)  # wills whose time has come
     is_refused = False
     for queue in queues:
         is_refused = queue.accept(copy, BROKER) == REFUSED or is_refused

@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 from engine_harness import content_frames
+from mypy_extensions import i64
 from seen_keys_view import maybe_sequence, maybe_until_ms, producers
 from stored_log import StoredLog, entries
 
@@ -18,7 +19,7 @@ from warren.queues import record_lane, seen_keys
 from warren.queues.lanes import PRODUCERS, SEEN_KEYS
 from warren.queues.rules import QueueRules
 from warren.queues.seen_keys import SeenKeys, exchange_rules, key_bytes
-from warren.queues.timers import NEVER, TimerQueue
+from warren.queues.timers import NEVER, WORKED_MAX, Timer, TimerQueue
 
 interpreted = pytest.mark.skipif(seen_keys.__file__.endswith(".so"), reason="a compiled constant cannot be replaced")
 
@@ -620,3 +621,22 @@ def test_an_exchange_refuses_what_a_queue_refuses(arguments: Table, name: str, r
         rules_of_exchange(encoded)
     assert refusal.value.explanation == f"invalid arg '{name}' for exchange 'e' in vhost '/': {reason}"
     rules_of_exchange(encoded, stored=True)
+
+
+def test_timers_count_the_keys_that_expire() -> None:
+    """Otherwise 512 queues would forget 4,096 keys each, in one call."""
+    remembered = Remembered(size=2 * WORKED_MAX, ttl_ms=1000)
+    for number in range(WORKED_MAX):
+        assert remembered.key(f"k{number}", persistent=False)
+    called: list[bool] = []
+
+    class Other(Timer):
+        def due(self, now_ms: i64) -> None:
+            called.append(True)
+
+    at_ms = int(remembered.stored.log.now_ms) + 1000 + seen_keys.EXPIRE_EVERY_MS
+    remembered.timers.at(at_ms, Other())
+    remembered.pass_time(1000 + seen_keys.EXPIRE_EVERY_MS)
+    assert remembered.keys() == [] and not called
+    remembered.pass_time(0)
+    assert called

@@ -12,7 +12,9 @@ from warren.engine_view.engine_view import EngineView
 from warren.exchanges.content import Content
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.mqtt.sessions import sessions_of
+from warren.msgstore.log.message import Envelope, build_message
 from warren.vhosts.metadata import VhostDelete, VhostPut
+from warren.vhosts.own_publishes import publish_copy
 from warren.vhosts.super_streams import PARTITIONS_MAX
 
 
@@ -188,3 +190,16 @@ def test_a_deleted_vhost_forgets_remembered_messages_step_by_step() -> None:
     assert 0 < history.count < 1000
     harness.settle()
     assert history.count == 0
+
+
+def test_timers_count_the_queues_that_a_copy_goes_to() -> None:
+    """Otherwise 512 wills would go to thousands of queues in one call."""
+    harness = Harness()
+    client = harness.channel()
+    for name in ("a", "b", "c"):
+        client.declare(name)
+        client.bind(name, "amq.fanout")
+    message = build_message(Envelope("amq.topic", "k"), b"\0\0", b"x", 0, False)
+    worked = harness.broker.timers.worked
+    assert publish_copy(harness.vhost, message, harness.vhost.exchanges["amq.fanout"], "k") == (3, False)
+    assert harness.broker.timers.worked - worked == 3
