@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -125,5 +126,25 @@ def test_a_peer_that_leaves_is_found() -> None:
         for pair in ends:
             for end in pair:
                 end.close()
+
+    run(main)
+
+
+def test_a_peer_that_is_lost_is_found_where_only_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(select, "POLLRDHUP")
+
+    async def main() -> None:
+        departures = Departures()
+        ours, theirs = socket.socketpair()
+        with ours:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(departures.run)
+                scope = trio.CancelScope()
+                departures.watch(ours.fileno(), scope)
+                theirs.close()
+                await trio.sleep(2 * permits_module.LOOK_S)
+                assert scope.cancel_called
+                departures.forget(ours.fileno())
+                nursery.cancel_scope.cancel()
 
     run(main)

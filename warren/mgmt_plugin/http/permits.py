@@ -5,7 +5,8 @@
 2. An account, which is a user or an address, has `PER_ACCOUNT` of `TOTAL` permits. A request without a permit stands in
    line for `LINE_S`; at most `LINE_PER_ACCOUNT` of an account do. Permits go to the first in line whose account has
    room.
-3. If a peer hangs up, or shuts down its side, during long work for it, that is found within `LOOK_S`.
+3. If a peer hangs up, or shuts down its side, during long work for it, that is found within `LOOK_S`. Only Linux tells
+   when a side is shut down.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import trio
+
+from warren.server.network.readiness import ENDED, offered
 
 TOTAL: Final = 32
 PER_ACCOUNT: Final = 8
@@ -89,7 +92,7 @@ class Departures:
     def watch(self, descriptor: int, scope: trio.CancelScope) -> None:
         """Cancel `scope` when the peer leaves, until `forget`."""
         self._scopes[descriptor] = scope
-        self._poll.register(descriptor, select.POLLRDHUP)
+        self._poll.register(descriptor, offered(ENDED))
         self._some.set()
 
     def forget(self, descriptor: int) -> None:
