@@ -156,11 +156,11 @@ class SparkEngine:
         files = [file for each in kept for file in each.files]
         refused_files = [file for each in kept for file in each.refused_files]
         after: dict[str, Place] = dict(plan.after)
-        for wanted in plan.ranges:
-            after[wanted.name] = after[wanted.name]._replace(next=wanted.first)
-        for number in taken:
-            piece = pieces[number].range
-            after[piece.name] = after[piece.name]._replace(next=piece.end)
+        ends = {each.name: each.first for each in plan.ranges}
+        ends |= {pieces[number].range.name: pieces[number].range.end for number in taken}
+        for name, end in ends.items():
+            if end != after[name].next:  # the life there is not known: that of the end may be later
+                after[name] = after[name]._replace(next=end, life=0)
 
         def append_refused(marks: Mapping[str, int]) -> None:
             assert refused is not None, "nothing is refused by a decoder that does not say so"

@@ -10,6 +10,7 @@ import pytest
 
 from unit.spark_bridge.export_broker import ExportBroker
 from warren.lake import spark_engine
+from warren.lake.body_schema import BodySchema
 from warren.lake.decoder import Decoder, FieldDecoder, MessageDecoder
 from warren.lake.follower import Follower
 from warren.lake.options import Limits
@@ -118,6 +119,25 @@ def test_columns_that_are_found_are_made_in_one_place_and_the_rest_on_the_cluste
     assert steps == [8, 16, 8, 32]
     assert offsets(tables) == [(0, offset) for offset in range(64)]
     assert [row.get("late") for row in contents(tables)[0]] == [None] * 30 + [2.5] * 34
+
+
+def test_a_step_that_ends_before_its_plan_has_not_the_life_of_the_end(
+    broker: ExportBroker, tables: MemoryTables
+) -> None:
+    """The broker is restored to where both histories are the same: the table must not take it for another one."""
+    stream = broker.stream("orders")
+    for number in range(32):
+        stream.add(1)
+        body = b'{"n": 1, "late": 2}' if number == 20 else b'{"n": 1}'
+        stream.messages[-1] = stream.messages[-1]._replace(body=body)
+    stream.lives = [("a" * 32, 0), ("b" * 32, 20)]
+    decoder = FieldDecoder(schema=BodySchema({"n": "long"}))
+    assert follower(broker, tables, cluster=ClusterHere(2), decoder=decoder, rows=8).step().rows == 16
+    del stream.messages[18:]
+    stream.add(4)
+    stream.lives = [("a" * 32, 0), ("c" * 32, 18)]
+    run(follower(broker, tables, cluster=ClusterHere(2), decoder=decoder, rows=8))
+    assert offsets(tables) == [(0, offset) for offset in range(22)]
 
 
 def test_what_was_written_behind_a_column_that_was_found_is_deleted(
