@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -27,6 +27,8 @@ from warren.spark_bridge.text_rows import BODY_BASE64
 
 PIECE_BYTES: Final = 8 << 20
 PIECE_ROWS: Final = 16384
+BATCH_ROWS: Final = 128  # to take of a row group at a time
+READ_BYTES: Final = 1 << 20
 MESSAGE_COLUMNS: Final = ("exchange", "routing_key", "body", *PROPERTY_COLUMNS)
 _ENDINGS: Final = {
     ".parquet": PARQUET,
@@ -123,12 +125,30 @@ def _cut(table: pa.Table, source: SourceFile, wanted: frozenset[str]) -> Iterato
 def _parquet(path: Path, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
+    # Arrow would read ahead a whole row group.
+    with pq.ParquetFile(path, buffer_size=READ_BYTES, pre_buffer=False) as file:
         names = [name for name in file.schema_arrow.names if name in wanted]
         for number in range(file.metadata.num_row_groups):
-            table = file.read_row_group(number, columns=names)
-            rows = max(1, min(PIECE_ROWS, table.num_rows * PIECE_BYTES // max(1, table.nbytes)))
-            yield from table.combine_chunks().to_batches(max_chunksize=rows)
+            group = file.metadata.row_group(number)
+            # That size may be far too small, as equal values are stored once.
+            rows = group.num_rows * PIECE_BYTES // max(1, group.total_byte_size)
+            rows = max(1, min(rows, BATCH_ROWS, PIECE_ROWS))
+            yield from _joined(file.iter_batches(batch_size=rows, row_groups=[number], columns=names))
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield small batches together, up to what a piece may have."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if held and (rows + batch.num_rows > PIECE_ROWS or size + batch.nbytes > PIECE_BYTES):
+            yield pa.concat_batches(held)
+            held, rows, size = [], 0, 0
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _arrow(path: Path, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:

@@ -6,6 +6,7 @@ import base64
 import csv
 import gzip
 import json
+import os
 import struct
 from collections import Counter
 from datetime import UTC, datetime
@@ -175,6 +176,25 @@ def test_texts_larger_than_what_is_read_at_a_time_stay_whole(
     sent = [Sent(number, b'line\n"quote", ' * size) for number, size in enumerate(sizes)]
     publish(broker, exported(broker, tmp_path, sent, form=form))
     assert [each.body for each in broker.published] == [each.body for each in sent]
+
+
+def test_a_large_row_group_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs make row groups of a million rows."""
+    piece_bytes = 256 << 10
+    monkeypatch.setattr(table_readers, "PIECE_BYTES", piece_bytes)
+    kinds = pa.array(["a", "b"] * 8192).dictionary_encode()
+    columns = {"body": [os.urandom(1024) for _ in range(16384)], "type": kinds, "routing_key": ["k"] * 16384}
+    write_parquet(tmp_path, columns)
+    assert pq.read_metadata(tmp_path / "rows.parquet").num_row_groups == 1
+    source = table_readers.SourceFile(tmp_path / "rows.parquet", "parquet")
+    before = pa.total_allocated_bytes()
+    rows = 0
+    for piece in table_readers.read_pieces(source, frozenset(columns)):
+        assert piece.nbytes <= 2 * piece_bytes
+        assert pa.total_allocated_bytes() - before < 16 * piece_bytes
+        assert piece.column("body").to_pylist() == columns["body"][rows : rows + piece.num_rows]
+        rows += piece.num_rows
+    assert rows == 16384
 
 
 # --- once --------------------------------------------------------------------------------------------------------
