@@ -22,7 +22,7 @@ from warren.msgstore.files.store import wall_time_ms
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import PIECE_MESSAGES
 from warren.server.draining import drains as drains_module
-from warren.server.draining.claim_verdicts import REQUEUE
+from warren.server.draining.claim_verdicts import ACK, REQUEUE, Verdict, decoded
 from warren.server.draining.drains import (
     Ahead,
     Busy,
@@ -558,3 +558,30 @@ def test_claims_whose_vhost_ends_between_two_reads_of_an_answer_are_not_found() 
     harness.broker.administer(VhostDelete("/"), "")
     with pytest.raises(HttpError, match="404"):
         trio.run(ranges.read, 0, 1, Wanted(True, True))
+
+
+def test_claims_that_are_settled_one_by_one_are_not_read_again_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    bodies = place.publish(10)
+    epoch = place.open().epoch
+    place.claim(epoch, 0, 10)
+    read: list[bytes | None] = []
+
+    def reading(stored: bytes | None) -> list[Verdict]:
+        read.append(stored)
+        return decoded(stored)
+
+    def settle(first: int, end: int, kind: str) -> int:
+        return place.call(lambda: place.drains.settle(place.drain(), [(first, end)], kind, None))
+
+    monkeypatch.setattr(drains_module, "decoded", reading)
+    assert settle(0, 10, REQUEUE) == 10
+    assert [settle(offset, offset + 1, ACK) for offset in (1, 5, 3)] == [9, 8, 7]
+    assert [stored for stored in read if stored is not None] == []
+    place.start_again()
+    assert settle(7, 8, ACK) == 6
+    assert len([stored for stored in read if stored is not None]) == 1
+    assert place.claim(place.open().epoch, 10, 1) == (10, 11)
+    assert sorted(place.rows(10, 11) + place.got()) == [
+        body for at, body in enumerate(bodies) if at not in (1, 3, 5, 7)
+    ]

@@ -199,6 +199,8 @@ class Drains:
         self._present: dict[tuple[str, str], _Presence] = {}
         self._leased = trio.Event()
         self._next_end_s = inf  # when a lease may be over, at the earliest
+        # The record of verdicts that was read or stored last, decoded: single claims are settled one after the other.
+        self._latest: tuple[bytes | None, list[Verdict]] = (None, [])
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -646,14 +648,20 @@ class Drains:
             await self._give_way()
 
     def _verdicts(self, drain: Drain) -> list[Verdict]:
-        return decoded(self._records(drain).maybe_value(VERDICTS_RECORD + drain.claims_name))
+        value = self._records(drain).maybe_value(VERDICTS_RECORD + drain.claims_name)
+        if value is not self._latest[0]:
+            self._latest = value, decoded(value)
+        return self._latest[1]
 
     def _keep_verdicts(self, drain: Drain, verdicts: list[Verdict]) -> None:
         records, name = self._records(drain), VERDICTS_RECORD + drain.claims_name
         if verdicts:
-            records.store(name, encoded(verdicts))
+            value = encoded(verdicts)
+            records.store(name, value)
+            self._latest = value, verdicts
         else:
             records.forget(name)
+            self._latest = None, []
 
     async def _settle_below(self, claims: QueueRef, number: int) -> None:
         done = trio.Event()
