@@ -201,7 +201,8 @@ class Doorkeeper:
         Raises:
             HttpError: 401.
         """
-        accepted = await self._authenticator.check(name, password, request.peer)
+        with request.watched():  # the login of a client that has hung up would keep others waiting
+            accepted = await self._authenticator.check(name, password, request.peer)
         record = self._access.get(name)
         if not accepted or record is None:
             self.failed += 1

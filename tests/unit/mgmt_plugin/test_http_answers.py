@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import cast
 
 import h11
 import pytest
@@ -18,6 +19,8 @@ from unit.mgmt_plugin.http_peers import (
     run,
 )
 
+from warren.channels.access import AccessControl
+from warren.engine_view.permissions import Permissions
 from warren.mgmt_plugin.http import permits as permits_module
 from warren.mgmt_plugin.http import server as http_module
 from warren.mgmt_plugin.http.server import (
@@ -25,6 +28,8 @@ from warren.mgmt_plugin.http.server import (
     Request,
     Response,
 )
+from warren.mgmt_plugin.operators import Doorkeeper
+from warren.server.logins.authenticator import Authenticator
 
 
 class Making:
@@ -193,6 +198,59 @@ def test_long_work_ends_when_its_peer_leaves() -> None:
             await trio.sleep(0)
         server.respond = server.echo
         assert (await server.get())[0] == 200
+
+    run(test)
+
+
+def test_a_login_ends_when_its_peer_leaves() -> None:
+    """Else one that has the right password would wait for the hashes of all that have left."""
+    begun = trio.Event()
+    ended: list[str] = []
+
+    class Slow:
+        async def check(self, user: str, password: bytes, peer_address: str) -> bool:
+            begun.set()
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended.append(user)
+            return False
+
+    async def test(server: Server) -> None:
+        users = Permissions(AccessControl(lambda: None))
+        keeper = Doorkeeper(users, cast(Authenticator, Slow()), frozenset())
+
+        async def respond(request: Request) -> Response:
+            await keeper.identify(request)
+            return Response(200)
+
+        server.respond = respond
+        stream = await trio.open_tcp_stream(*server.address)
+        await stream.send_all(GET.replace(b"\r\n\r\n", b"\r\nAuthorization: Basic Ym9iOngK\r\n\r\n"))
+        await begun.wait()
+        assert not ended
+        await stream.aclose()
+        while not ended:
+            await trio.sleep(0.01)
+        assert ended == ["bob"]
+
+    run(test)
+
+
+def test_what_follows_a_login_does_not_end_when_its_peer_ends_its_half() -> None:
+    async def test(server: Server) -> None:
+        async def respond(request: Request) -> Response:
+            with request.watched():
+                pass
+            await trio.sleep(3 * permits_module.LOOK_S)
+            return Response(200, b"done")
+
+        server.respond = respond
+        stream = await trio.open_tcp_stream(*server.address)
+        async with stream:
+            await stream.send_all(LAST)
+            await stream.send_eof()
+            assert b"".join([chunk async for chunk in stream]).endswith(b"done")
 
     run(test)
 

@@ -30,6 +30,7 @@ import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import partial
@@ -167,6 +168,8 @@ class Request:
     `begin_work` before work that takes long (it waits in line for a permit, which the request has until its handler
     returns, and raises 503 when it gets no permit).
 
+    Within `watched` the handler is cancelled when the peer leaves, as during work that takes long.
+
     `body_part` returns the body part by part instead of `read_body`, nothing at its end, and raises as that does.
 
     A caller that wants to know the answer may replace `concluded`. None stands for a request that gets no answer,
@@ -185,6 +188,7 @@ class Request:
     identified: Callable[[str], None] = field(default=_ignore, repr=False)
     hold: Callable[[int], None] = field(default=_ignore, repr=False)
     begin_work: Callable[[], Awaitable[None]] = field(default=_go_on, repr=False)
+    watched: Callable[[], AbstractContextManager[None]] = field(default=nullcontext, repr=False)
     body_part: Callable[[], Awaitable[bytes]] = field(default=_nothing, repr=False)
     concluded: Callable[[Response | None], None] = field(default=_ignore, repr=False)
     node: str = ""
@@ -515,6 +519,7 @@ class Conversation:
             self._identified,
             self._hold,
             self._begin_work,
+            self._watched,
             self._body_part,
             node=self._node,
         )
@@ -589,12 +594,24 @@ class Conversation:
     async def _acquire(self, permits: Permits) -> None:
         if permits in self._permits:
             return
-        if self._descriptor >= 0:
-            self._port.departures.watch(self._descriptor, self._answering)
+        self._watch()
         if not await permits.maybe_acquire(self._account):
             reason = "too many long answers at a time: ask for pages (page and page_size), or later"
             raise HttpError(503, "overloaded", reason, (("Retry-After", "5"),))
         self._permits.append(permits)
+
+    def _watch(self) -> None:
+        if self._descriptor >= 0:
+            self._port.departures.watch(self._descriptor, self._answering)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        self._watch()
+        try:
+            yield
+        finally:
+            if not self._permits:
+                self._port.departures.forget(self._descriptor)
 
     def _release_permits(self) -> None:
         for permits in self._permits:
