@@ -98,6 +98,10 @@ def delta_pieces(directory: Path, version: int | None, wanted: frozenset[str]) -
         import deltalake
     except ImportError:
         raise UsageError(f"format {DELTA} needs the package deltalake: pip install deltalake") from None
+    from pyarrow.dataset import ParquetFragmentScanOptions
+
+    # Arrow would read ahead a whole row group.
+    options = ParquetFragmentScanOptions(use_buffered_stream=True, buffer_size=READ_BYTES, pre_buffer=False)
     with delta_errors(directory):
         table = deltalake.DeltaTable(str(directory), version=version)
         dataset = table.to_pyarrow_dataset()
@@ -107,19 +111,20 @@ def delta_pieces(directory: Path, version: int | None, wanted: frozenset[str]) -
         source = SourceFile(directory, DELTA)
         for fragment in sorted(dataset.get_fragments(), key=lambda found: str(found.path)):
             try:
-                for group in fragment.split_by_row_group():
-                    yield from _cut(group.to_table(schema=dataset.schema, columns=names), source, wanted)
+                batches = fragment.to_batches(
+                    schema=dataset.schema,
+                    columns=names,
+                    batch_size=min(BATCH_ROWS, PIECE_ROWS),
+                    batch_readahead=1,
+                    fragment_scan_options=options,
+                    use_threads=False,
+                )
+                for piece in _joined(batches):
+                    yield _as_messages(piece, source, wanted, 0)
             except pa.ArrowException as error:
                 raise DamagedFile(f"{directory}/{fragment.path}: {error}") from None
 
     return int(table.version()), pieces()
-
-
-def _cut(table: pa.Table, source: SourceFile, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    if table.num_rows:
-        rows = max(1, min(PIECE_ROWS, table.num_rows * PIECE_BYTES // max(1, table.nbytes)))
-        for batch in table.combine_chunks().to_batches(max_chunksize=rows):
-            yield _as_messages(batch, source, wanted, 0)
 
 
 def _parquet(path: Path, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
@@ -141,6 +146,8 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
+        if not batch.num_rows:
+            continue
         if held and (rows + batch.num_rows > PIECE_ROWS or size + batch.nbytes > PIECE_BYTES):
             yield pa.concat_batches(held)
             held, rows, size = [], 0, 0
