@@ -148,7 +148,7 @@ class MqttSessions:
     def end(self, of: PlacedSession, reason: str) -> int:
         """End a session for good, whether its client is connected or not; return the ticket to wait for."""
         peer = self._maybe_peer(of)
-        if peer is None:
+        if peer is None or not _kept(of[1]).is_connected:  # one that is ending has left its session already
             sessions = sessions_of(self._broker, self._vhosts[of[0]])
             sessions.session_over(_kept(of[1]))
             sessions.end(_kept(of[1]))

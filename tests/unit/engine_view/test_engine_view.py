@@ -131,6 +131,25 @@ def test_a_protocol_without_a_word_for_it_keeps_its_consumer() -> None:
     assert not consumer.gone and "consumer.cancelled" not in viewed.harness.events()
 
 
+def test_a_session_whose_connection_is_ending_is_ended() -> None:
+    harness = Harness()
+    view = EngineView(harness.broker, harness.settle)
+    client = mqtt_client(harness, client_id="c", clean=False)
+    client.subscribe("a", qos=1)
+    for number in range(1, 501):
+        client.publish("a", b"x", 1, packet_id=number)
+    harness.broker.work.turn_steps = 10
+    harness.settle()
+    client.peer.lost()
+    assert ("/", "c") in harness.broker.named_clients, "it takes many turns to end"
+    session = view.mqtt_sessions.maybe("/", "c")
+    assert session is not None
+    view.mqtt_sessions.end(session, "enough")
+    harness.settle()
+    assert view.mqtt_sessions.maybe("/", "c") is None
+    assert "mqtt-subscription-cqos1" not in harness.vhost.queues
+
+
 def test_what_clients_have_is_told_in_runs_and_as_it_was_when_asked() -> None:
     harness = Harness()
     view = EngineView(harness.broker, harness.settle)
