@@ -10,7 +10,8 @@
    the packet id.
 3. A packet id of QoS 2 is not given out while it waits for its PUBREC or PUBCOMP. The next message with this id waits,
    and so do the messages after it. With QoS 1, another id is used. A delivery that the broker has taken back does not
-   wait: its message comes again with the same id.
+   wait: its message comes again with the same id. If its PUBREC comes before that, it is not answered as one for an
+   unknown id, since the client would take the message for another one.
 4. Messages that wait here are unacknowledged like all others: there are never more of them than the client takes, nor,
    but for one message, more bytes than an outbox holds.
 5. A message of QoS 0 from a queue of a higher one goes out with QoS 0, and is settled at once.
@@ -92,6 +93,7 @@ class MqttLedger(DeliveryLedger):
         self._log = peer.broker.log
         self._fanout = fanout
         self._tags = _NO_TAGS  # by packet id; also of deliveries that came back to their queue without an answer
+        self._places = _NO_TAGS  # of deliveries of QoS 2 without PUBREC in their queue, by packet id
         self._held: deque[Held] | None = None  # most clients hold nothing, and a deque takes 700 bytes
         self._held_bytes: i64 = 0  # of their bodies
         self._is_full: bool = False  # deliveries have stopped, because too much is held
@@ -207,6 +209,10 @@ class MqttLedger(DeliveryLedger):
         while int(found) in tags and self.is_outstanding(tags[int(found)]):
             found = found % IDS_OF_QOS_1 + 1
         tags[int(found)] = int(tag)
+        if qos == 2:
+            if self._places is _NO_TAGS:
+                self._places = {}
+            self._places[int(found)] = int(place)
         return found
 
     # --- QoS 2 that waits -------------------------------------------------------------------------------------------
@@ -272,6 +278,18 @@ class MqttLedger(DeliveryLedger):
         tag = self._tags.pop(packet_id, None)
         return tag if tag is not None and self.is_outstanding(tag) else None
 
+    def take_place(self, packet_id: int) -> int:
+        """Take out the place in the queue of the delivery that PUBREC answers; -1: there was no such delivery."""
+        return self._places.pop(packet_id, -1) if self._places else -1
+
+    def maybe_held(self, place: int) -> int | None:
+        """Return the tag of the delivery from this place that waits to be sent."""
+        for each in self._held or ():
+            delivery = self.maybe_outstanding(each.tag)
+            if delivery is not None and delivery.sequence_number == place:
+                return int(each.tag)
+        return None
+
     def take_room(self, count: int) -> None:
         """The client has so many messages that it has not answered for good: they count as if they were unacked."""
         self.consumer_unacked += count
@@ -324,6 +342,7 @@ class MqttLedger(DeliveryLedger):
     def close(self) -> None:
         super().close()
         self._tags = _NO_TAGS
+        self._places = _NO_TAGS
         self._held = None
         self._consumer = None
         if self._waiter is not None:

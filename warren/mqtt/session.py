@@ -367,6 +367,11 @@ class MqttSession(Session):
         version = self._mqtt.version
         ledger = self._ledger
         tag = ledger.maybe_tag(packet_id)
+        place = ledger.take_place(packet_id)
+        if tag is None and place >= 0:  # the broker has taken the delivery back
+            tag = ledger.maybe_held(place)
+            if tag is None and self._waits_at(place):
+                return  # answered when the message has come again
         if answer.reason >= FAILURE:
             if tag is not None:
                 self.acknowledge(tag, False)
@@ -382,6 +387,11 @@ class MqttSession(Session):
                 self.replays.client_answered()
         known = packet_id in self.kept.released
         self._answer(acknowledgement(PUBREL, packet_id, version, 0 if known else UNKNOWN_PACKET_ID))
+
+    def _waits_at(self, place: int) -> bool:
+        """Tell whether a message waits at this place of the queue of QoS 2."""
+        queue = self.vhost.queues.get(queue_name(self.client_id, 2))
+        return queue is not None and queue.ready.maybe_waiting(place) is not None
 
     def complete_packet(self, packet_id: int) -> None:
         """PUBCOMP of the client: it will not ask for a message of QoS 2 again."""

@@ -15,6 +15,7 @@ from warren.channels.wide_publish import QUEUES_AT_ONCE
 from warren.mqtt import packets as p
 from warren.mqtt.session import UNANSWERED_MAX
 from warren.mqtt.sessions import MqttSessions, restore_sessions, sessions_of
+from warren.vhosts.metadata import PolicyPut
 
 PUBREC, PUBREL, PUBCOMP = 5, 6, 7
 LASTS: dict[str, Any] = {"clean": False, "given": properties({p.SESSION_EXPIRY: 100})}
@@ -359,6 +360,45 @@ def test_what_a_client_does_not_want_is_not_sent_again(harness: Harness) -> None
     assert reader.answer(PUBREC, found.packet_id, 0x99) == []
     reader.hang_up()
     assert lasting(harness, "r")[1] == []
+
+
+@pytest.mark.parametrize("expiry_s", [0, 100])
+def test_a_message_that_is_received_after_its_time_is_not_doubled(harness: Harness, expiry_s: int) -> None:
+    harness.broker.administer(PolicyPut("/", "p", ".*", "queues", 0, '{"visibility-timeout":1000}'))
+    reader = MqttClient(harness, 5)
+    reader.feed(connect_packet(5, "r", given=properties({p.SESSION_EXPIRY: expiry_s})))
+    reader.subscribe("a", qos=2)
+    mqtt_client(harness, client_id="w").publish("a", b"x", 2)
+    (first,) = reader.messages()
+    queue = harness.queue("mqtt-subscription-rqos2")
+    queue.pause(paused=True)
+    harness.pass_time(1.1)
+    assert reader.answer(PUBREC, first.packet_id) == []  # not 0x92: the client would take it for another message
+    queue.pause(paused=False)
+    queue.wake()
+    harness.settle()
+    (again,) = reader.messages()
+    assert (again.packet_id, again.dup) == (first.packet_id, True)
+    assert reader.answer(PUBREC, again.packet_id) == [(PUBREL, 2, again.packet_id.to_bytes(2, "big"))]
+    assert reader.answer(PUBCOMP, again.packet_id) == []
+    assert queue.message_count == 0
+
+
+def test_a_message_that_is_received_before_it_is_sent_again_is_not_sent() -> None:
+    harness = DurableHarness()
+    harness.broker.administer(PolicyPut("/", "p", ".*", "queues", 0, '{"visibility-timeout":1000}'))
+    reader, writer = ready(harness)
+    writer.publish("a", b"x", 2)
+    (first,) = reader.messages()
+    harness.store.hold = True
+    writer.publish("b", b"y", 2, packet_id=2)  # now the log is not on disk, and what is sent again waits for that
+    harness.pass_time(1.1)
+    assert reader.answer(PUBREC, first.packet_id) == []
+    harness.store.hold = False
+    harness.settle()
+    assert reader.take() == [(PUBREL, 2, first.packet_id.to_bytes(2, "big"))]
+    assert reader.answer(PUBCOMP, first.packet_id) == []
+    assert harness.queue("mqtt-subscription-rqos2").message_count == 0
 
 
 @pytest.mark.parametrize("qos", [1, 2])
