@@ -16,7 +16,7 @@ from warren.amqp.codec import method_frame
 from warren.channels import publisher, session
 from warren.msgstore.log import batch, own_writes, reclamation
 from warren.queues import delivery, delivery_timeout, expiry, held_messages, length_limit, long_work, timers
-from warren.vhosts import dead_lettering
+from warren.vhosts import dead_lettering, own_publishes
 
 TURNS_MAX = 200000
 # The limits of long work in a turn, set so low that a few hundred steps take several turns.
@@ -85,7 +85,7 @@ class Meter(QuickClients):
             setattr(module, "LEAVE_MAX", LEAVE_MAX)  # noqa: B010
         setattr(timers, "DUE_MAX", DUE_MAX)  # noqa: B010
         setattr(held_messages, "TAKEN_MAX", TAKEN_MAX)  # noqa: B010
-        for module in (session, publisher):
+        for module in (session, publisher, own_publishes):
             setattr(module, "QUEUES_AT_ONCE", QUEUES_AT_ONCE)  # noqa: B010
         setattr(dead_lettering, "TARGETS_AT_ONCE", TARGETS_AT_ONCE)  # noqa: B010
         setattr(own_writes, "GIVEN_MAX", GIVEN_MAX)  # noqa: B010

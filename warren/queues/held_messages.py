@@ -77,6 +77,7 @@ class HeldMessages(IndexOwner):
         self.delivered_before: i64 = 0  # older messages may have been ready, and delivered, before the last restart
         self.memory = HeldMemory(log)
         self.times = HeldTimes(self.memory)
+        self.is_spreading: bool = False  # the last one is on its way to very many queues: others must not overtake it
         self._waits: bool = False  # for the log to write the released messages, or for the next turn
         self._lost: i64 = 0  # damaged messages whose entries are still there
 
@@ -265,7 +266,7 @@ class HeldMessages(IndexOwner):
             return
         own = self.log.own
         for at, number in enumerate(numbers):
-            if purpose != DROPPED and not own.may_give():
+            if purpose != DROPPED and (self.is_spreading or not own.may_give()):
                 self._waits = True
                 own.call_when_open(_TakingRest(self, numbers[at:], purpose, told, count))
                 return
@@ -322,7 +323,7 @@ class HeldMessages(IndexOwner):
         """Let the messages go that were read to be taken, or the first of them."""
         index = self.index
         own = self.log.own
-        if fetch.purpose != DROPPED and not (own.may(WRITES) and own.may_give()):
+        if fetch.purpose != DROPPED and (self.is_spreading or not (own.may(WRITES) and own.may_give())):
             own.call_when_open(_Fetched(fetch, messages))  # an alarm has come during the read, or others had the turn
             return
         if index is not None:
@@ -332,7 +333,7 @@ class HeldMessages(IndexOwner):
             finally:
                 own.end()
             self.times.forget_stale(self.count)
-            if fetch.left and not (own.may(WRITES) and own.may_give()):
+            if fetch.left and (self.is_spreading or not (own.may(WRITES) and own.may_give())):
                 own.call_when_open(_Rest(fetch))
                 return
             if fetch.goes_on():
@@ -344,7 +345,7 @@ class HeldMessages(IndexOwner):
     def _let_go_of_fetched(self, index: QueueIndex, fetch: _Taking, messages: list[Message | None]) -> None:
         own = self.log.own
         for at, number in enumerate(fetch.numbers):
-            if fetch.purpose != DROPPED and not own.may_give():
+            if fetch.purpose != DROPPED and (self.is_spreading or not own.may_give()):
                 fetch.left = fetch.numbers[at:] + fetch.left  # to be read again in another turn
                 return
             fetched = messages[at]

@@ -2,24 +2,37 @@
 
 1. The exchanges that act on messages act on these as well (``exchanges.content``).
 2. Nothing is mandatory or confirmed here: the caller is told how many take the message.
+3. A message that an exchange has held goes to more than `QUEUES_AT_ONCE` queues over several turns. The others that it
+   holds wait. If the message is stored, the batch is held open: the end of its record there and all queues are in one
+   frame of the log.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
 
 from warren.amqp.field_table import decode_table
 from warren.amqp.properties import HAS_DEATHS, expiration_ms_of, headers_of, is_persistent, known_headers
 from warren.exchanges.content import Content
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import Envelope, Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import IndexOwner
 from warren.queues.delay import due_time_ms
+from warren.queues.held_messages import HeldMessages
+from warren.queues.long_work import Job, Steps
 from warren.queues.origin import BROKER
 from warren.queues.outcome import REFUSED
 from warren.queues.receiver import Receiver
 
 if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
+
+QUEUES_AT_ONCE: Final = 2048
+# A stored message is also written and entered, with the queue's name.
+STORED_STEPS: Final = 2
 
 
 def route_message(
@@ -51,9 +64,60 @@ def publish_released(vhost: VirtualHost, exchange: Exchange, message: Message) -
     queues = vhost.route(exchange, keys, content)
     if content.effects is not None:
         content.effects.publish(message)
+    held = vhost.held.get(exchange.name)
+    if held is not None and len(queues) > QUEUES_AT_ONCE and (not message.persistent or vhost.log.hold()):
+        held.is_spreading = True
+        vhost.work.begin(_Spreading(held, vhost.log, message, queues))
+        return
     vhost.log.own.given += len(queues)
     for queue in queues:
         queue.accept(message, BROKER)
+
+
+class _Spreading(Job):
+    """Gives a message that was `held` to very many queues (3)."""
+
+    def __init__(self, held: HeldMessages, log: MessageLog, message: Message, queues: list[Receiver]) -> None:
+        self._held = held
+        self._log = log
+        self._message = message
+        self._queues = queues
+        self._next: int = 0
+
+    def go_on(self, steps: Steps) -> bool:
+        message = self._message
+        besides: i64 = STORED_STEPS if message.persistent else 0
+        while self._next < len(self._queues):
+            if steps.left <= 0:
+                return False
+            queue = self._queues[self._next]
+            self._next += 1
+            steps.left -= besides + queue.publish_steps()
+            if not queue.deleted:
+                queue.accept(message, BROKER)
+        if not message.persistent:
+            self._held.is_spreading = False
+            return True
+        log = self._log
+        log.release()
+        log.force()
+        log.call_when_written(_Spread(self._held, log))  # the next message may have to hold a batch, too
+        return True
+
+
+class _Spread(IndexOwner):
+    """Lets other messages of `held` follow one that went to very many queues, when its batch is written."""
+
+    def __init__(self, held: HeldMessages, log: MessageLog) -> None:
+        self._held = held
+        self._log = log
+        self._batch: i64 = log.batch.number
+
+    def batch_closed(self) -> None:
+        if self._log.batch.number == self._batch:
+            self._log.call_when_written(self)  # it was another one
+        else:
+            self._held.is_spreading = False
 
 
 def publish_copy(vhost: VirtualHost, message: Message, exchange: Exchange, routing_key: str) -> tuple[int, bool]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine_harness import exchange_declare, publish_frames, queue_declare
 
-from step_counts.cases.case import BOUNDED, Act, case, durable_fanout, feed, publishing, queues_bound_to_x
+from step_counts.cases.case import BOUNDED, TIDIED, Act, case, durable_fanout, feed, publishing, queues_bound_to_x
 from step_counts.meter import Meter
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
@@ -52,6 +52,15 @@ def release_of_delayed_messages_to_queues(meter: Meter, n: int) -> Act:
     feed(client, 1, exchange_declare("x", "x-delayed-message", arguments={"x-delayed-type": "fanout"}))
     feed(client, 1, *queues_bound_to_x(30))
     client.feed(publish_frames("x", "k", b"x", properties={"headers": encode_table({"x-delay": 1000})}) * n)
+    return lambda: meter.broker.keep_time(int(meter.broker.log.now_ms) + 2000)
+
+
+@case(None, TIDIED)
+def release_of_a_delayed_message_to_queues(meter: Meter, n: int) -> Act:
+    client = meter.channel()
+    feed(client, 1, exchange_declare("x", "x-delayed-message", arguments={"x-delayed-type": "fanout"}))
+    feed(client, 1, *queues_bound_to_x(n))
+    client.feed(publish_frames("x", "k", b"x", properties={"headers": encode_table({"x-delay": 1000})}))
     return lambda: meter.broker.keep_time(int(meter.broker.log.now_ms) + 2000)
 
 
