@@ -125,3 +125,29 @@ def test_all_files_are_given_back_at_the_end() -> None:
     files.file_for(job(2 * SIZE))
     assert sorted(file.path for file in files.take_files()) == [NEW, SPARE]
     assert files.take_files() == []
+
+
+def test_a_file_left_by_a_beginning_that_took_the_spare_does_not_prevent_a_larger_segment() -> None:
+    fs, files = opened()
+    files.file_for(job())
+    files.prepare_spare(SIZE)
+    file = files.file_for(job())
+    fs.rename(file.path, "log/0000000001")
+    files.taken(file)
+    larger = files.file_for(job(2 * SIZE))
+    assert (larger.path, larger.size, fs.size(larger.handle)) == (NEW, 2 * SIZE, 2 * SIZE)
+    assert sorted(fs.open_paths()) == [NEW, SPARE]
+
+
+def test_with_a_quota_that_is_used_up_a_file_begins_empty() -> None:
+    """(2)"""
+    fs, files = opened()
+
+    def hook(event: str) -> None:
+        if event == f"before create {NEW}":
+            fs.on_operation = None
+            raise OSError(errno.EDQUOT, "quota")
+
+    fs.on_operation = hook
+    file = files.file_for(job())
+    assert (file.path, file.size, fs.size(file.handle)) == (NEW, SIZE, 0)

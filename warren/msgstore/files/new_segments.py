@@ -14,7 +14,6 @@ guards the spare and the end that recovery found.
 
 from __future__ import annotations
 
-import errno
 from threading import Lock
 from typing import Final
 
@@ -54,10 +53,14 @@ class NewSegments:
         spare = self._spare
         if spare is not None and spare.size == capacity:
             return spare
+        new = self._new
+        if new is not None and new.size != capacity:
+            # Its segment has begun with a spare that was made meanwhile.
+            self._new = None
+            self._fs.close(new.handle)
+            self._fs.unlink(NEW)
         if self._new is None:
             self._new = NewFile(NEW, self._create_new(capacity), capacity)
-        # A job that did not fit is repeated, and no other comes before it.
-        assert self._new.size == capacity
         return self._new
 
     def _create_new(self, capacity: int) -> int:
@@ -65,7 +68,7 @@ class NewSegments:
         try:
             return self._fs.create(NEW, capacity)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in NO_SPACE:
                 raise
         return self._fs.create(NEW, 0)
 
