@@ -95,6 +95,25 @@ def test_a_chunk_whose_writing_failed_is_not_reported_and_the_store_has_failed(o
         assert bounds(found.tables[7])[:1] == [[(0, 5)]]
 
 
+def test_a_swap_that_met_a_shortage_can_be_repeated() -> None:
+    fs = SimulatedFileSystem()
+    store, _ = opened(fs)
+    stream = Stream(store)
+    stream.seal(5)
+    stream.seal(6, begins=True)
+    made = stream.job(4, begins=True)
+    made.segment, made.is_replacement = 0, True
+    made.carry_out(store)
+    content = fs.contents()[f"{sealed_path(7, 0)}.new"]
+    fail_next(fs, "sync_directory", errno.EMFILE)
+    with pytest.raises(StoreFullError):
+        store.swap_sealed(7, [0, 5])
+    store.swap_sealed(7, [0, 5])
+    (state,) = fs.crash_states(0, 1)
+    assert state.contents()[sealed_path(7, 0)] == content
+    assert sealed_path(7, 5) not in fs.contents()
+
+
 def test_a_start_that_meets_an_error_changes_nothing() -> None:
     fs = SimulatedFileSystem()
     store, _ = opened(fs)

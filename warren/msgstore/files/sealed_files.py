@@ -162,6 +162,7 @@ class SealedFiles:
         self._end_is_unread = False
         self._lock = Lock()
         self._read: OrderedDict[tuple[int, int], int] = OrderedDict()  # the reader's
+        self._renamed = ""  # a swap was begun: the replacement has this name, but maybe not durably
 
     # --- the housekeeper's ------------------------------------------------------------------------------------------
 
@@ -286,15 +287,21 @@ class SealedFiles:
                 self._fs.close(handle)
 
     def swap(self, stream_id: int, segments: list[int]) -> None:
-        """Put the replacement of the first of these segments in the place of all of them. Raises OSError."""
+        """Put the replacement of the first of these segments in the place of all of them.
+
+        Can be repeated. Raises OSError.
+        """
         for segment in segments:
             handle = self._read.pop((stream_id, segment), -1)
             if handle >= 0:
                 self._fs.close(handle)
         self._close_written(stream_id, segments[0], is_replacement=True)
         path = sealed_path(stream_id, segments[0])
-        self._fs.rename(path + REPLACEMENT, path)
+        if self._renamed != path:
+            self._fs.rename(path + REPLACEMENT, path)
+            self._renamed = path
         self._sync_directory(STREAMS)
+        self._renamed = ""
         for segment in segments[1:]:
             self._close_written(stream_id, segment, is_replacement=False)
             with suppress(FileNotFoundError):
