@@ -589,7 +589,12 @@ MUTANTS: Final = (
         "the segments that were put together are gone before the file that has them is in their place",
         (
             SEALED,
-            lines("self._fs.rename(path + REPLACEMENT, path)", "self._sync_directory(STREAMS)"),
+            lines(
+                "if self._renamed != path:",
+                "    self._fs.rename(path + REPLACEMENT, path)",
+                "    self._renamed = path",
+                "self._sync_directory(STREAMS)",
+            ),
             "",
         ),
         (

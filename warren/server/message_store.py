@@ -44,6 +44,7 @@ from warren.msgstore.files.pins import PinnedFile
 from warren.msgstore.files.store import wall_time_ms
 from warren.msgstore.files.store_errors import StoreUnreadableError
 from warren.msgstore.log.checkpoint import CLEAN
+from warren.msgstore.log.doomed_pages import DoomedRead
 from warren.msgstore.log.jobs import (
     CheckpointJob,
     CommitJob,
@@ -190,15 +191,22 @@ class MessageStoreService:
     def read_at_once(self) -> None:
         """Carry out the reads that the log requests, in this thread. Only before `start`.
 
+        Those of doomed pages are left to the reader: nothing at a start needs them.
+
         Raises:
             StartError: the disk does not return something.
         """
         message_log = self._log
+        later: list[Errand] = []
         while message_log.read_jobs:
             reads, message_log.read_jobs = message_log.read_jobs, []
             for read in reads:
+                if isinstance(read, DoomedRead):
+                    later.append(read)
+                    continue
                 patiently(lambda read=read: self._reads.read(read))  # type: ignore[misc]
                 self._broker.loaded(read)
+        message_log.read_jobs = later
 
     def completed(self) -> None:
         """Report to the engine what the threads have done. The reactor calls this when woken, and then settles."""

@@ -129,3 +129,22 @@ def test_a_segment_with_a_damaged_record_is_not_looked_at_again() -> None:
     moved = log.compaction.moved_bytes
     log.compact()
     assert (log.compaction.moved_bytes, log.segment.live_refs) == (moved, 1)
+
+
+def test_a_segment_that_was_left_is_tried_again_when_its_read_has_succeeded() -> None:
+    """(6)"""
+    log = Sparse()
+    for read in (PieceRead, PagesRead):
+        assert log.compaction.step()
+        while not isinstance(log.log.read_jobs[0], read):
+            job = log.log.read_jobs.pop()
+            job.carry_out(log.disk.files)
+            job.finished()
+        late = log.log.read_jobs.pop()
+        log.compaction.leave()
+        log.compact()
+        assert log.segment.live_refs == COUNT // PAGE
+        late.carry_out(log.disk.files)
+        late.finished()
+    log.compact()
+    assert log.segment.live_refs == 0

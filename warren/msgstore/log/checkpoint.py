@@ -117,7 +117,7 @@ def snapshot(log: MessageLog) -> bytes:
     write_i64_be(out, log.next_base_lsn)
     write_i32_be(out, signed_word(log.page_entries))
     queues = [index for index in log.indexes.values() if index.named and not index.transient]
-    doomed = [(lsn, length) for lsn, length, transient in log.doomed.pages if not transient]
+    doomed = [(lsn, length) for lsn, length, transient in log.doomed.left + log.doomed.pages if not transient]
     write_i32_be(out, signed_word(len(log.segments.segments)))
     write_i32_be(out, signed_word(len(queues)))
     write_i32_be(out, signed_word(len(doomed)))

@@ -9,6 +9,7 @@
    for another reason is tried again, up to `TRIES_MAX` times.
 5. Only the index pages in memory tell which records are live. Pages leave memory while others are read: so absent pages
    are looked for again before anything is copied, and a page whose messages are being copied stays until that is done.
+6. A segment that the disk does not give for long is left (`leave`), and tried again after that read has succeeded.
 
     a step:   read a piece of the segment -> read the absent index pages that it concerns -> copy what is live
               (until none is absent)
@@ -58,24 +59,30 @@ ROUNDS_MAX: Final = 8
 class PieceRead(ReadJob):
     """A piece of the segment."""
 
-    def __init__(self, compaction: Compaction, lsn: int, length: int) -> None:
+    def __init__(self, compaction: Compaction, segment: Segment, lsn: int, length: int) -> None:
         super().__init__([(lsn, length)])
         self.compaction = compaction
+        self.segment = segment
 
     def finished(self) -> None:
-        self.compaction.piece_read(self.data[0])
+        if self.compaction.takes(self, self.segment):
+            self.compaction.piece_read(self.data[0])
 
 
 class PagesRead(WholeRecordsRead):
     """The index pages that a piece concerns."""
 
-    def __init__(self, compaction: Compaction, pages: list[tuple[QueueIndex, int, IndexPage]]) -> None:
+    def __init__(
+        self, compaction: Compaction, segment: Segment, pages: list[tuple[QueueIndex, int, IndexPage]]
+    ) -> None:
         super().__init__([(int(page.lsn), int(page.length)) for _, _, page in pages])
         self.compaction = compaction
+        self.segment = segment
         self.pages = pages
 
     def finished(self) -> None:
-        self.compaction.pages_read(self)
+        if self.compaction.takes(self, self.segment):
+            self.compaction.pages_read(self)
 
 
 class Compaction:
@@ -88,7 +95,7 @@ class Compaction:
         self._segment: Segment | None = None
         self._at: i64 = 0  # LSN of the next read
         self._frame_end: i64 = 0  # LSN at which the frame ends in which `_at` is; equal to `_at`: a frame begins there
-        self._busy: bool = False
+        self.reading: ReadJob | None = None  # under way
         self._piece = b""
         self._met_damage: bool = False  # in this segment
         self._rounds: i64 = 0  # in which pages were read for the piece
@@ -98,11 +105,29 @@ class Compaction:
 
     def is_busy(self) -> bool:
         """Tell whether a step is under way."""
-        return self._busy
+        return self.reading is not None
+
+    def takes(self, read: ReadJob, segment: Segment) -> bool:
+        """Take the outcome of `read`; False when its segment was left meanwhile, which may be tried again now."""
+        if read is not self.reading:
+            self._tries.pop(int(segment.number), None)
+            return False
+        self.reading = None
+        return True
+
+    def leave(self) -> None:
+        """Continue with another segment: the read under way takes too long, see (6)."""
+        segment = self._segment
+        assert segment is not None
+        self.reading = None
+        self._piece = b""
+        self._segment = None
+        self._tries[int(segment.number)] = TRIES_MAX
+        self._copied_with[int(segment.number)] = 0
 
     def step(self, *, urgent: bool = False) -> bool:
         """Begin to move the next piece; False when there is nothing to do. `urgent`: any dead bytes are worth it."""
-        if self._busy:
+        if self.reading is not None:
             return True
         segment = self._segment
         if segment is None or segment.live_refs == 0 or self._at >= segment.end_lsn:
@@ -151,12 +176,14 @@ class Compaction:
         segment = self._segment
         assert segment is not None
         left: i64 = segment.end_lsn - self._at
-        self._busy = True
-        self.log.read_jobs.append(PieceRead(self, int(self._at), int(left if left < size else size)))
+        self._ask(PieceRead(self, segment, int(self._at), int(left if left < size else size)))
+
+    def _ask(self, read: ReadJob) -> None:
+        self.reading = read
+        self.log.read_jobs.append(read)
 
     def piece_read(self, data: bytes) -> None:
         """Handle a piece that was read: find the index pages that it needs."""
-        self._busy = False
         segment = self._segment
         assert segment is not None
         if segment.live_refs == 0 or not data:
@@ -172,9 +199,10 @@ class Compaction:
         if not pages:
             self._move()
             return
+        segment = self._segment
+        assert segment is not None
         self._rounds += 1
-        self._busy = True
-        self.log.read_jobs.append(PagesRead(self, pages))
+        self._ask(PagesRead(self, segment, pages))
 
     def _absent_pages(self, data: bytes) -> list[tuple[QueueIndex, int, IndexPage]]:
         pages: list[tuple[QueueIndex, int, IndexPage]] = []
@@ -212,7 +240,6 @@ class Compaction:
 
     def pages_read(self, job: PagesRead) -> None:
         """Move the live records: the index pages are here."""
-        self._busy = False
         log = self.log
         for (index, page_number, page), (lsn, _), data in zip(job.pages, job.ranges, job.data, strict=True):
             if page.resident or page.lsn != lsn or index.deleted or index.page(page_number) is not page:

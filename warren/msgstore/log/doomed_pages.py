@@ -5,6 +5,7 @@
 1. The references of a page count in the segments until they are released, and so does its PAGE record.
 2. A checkpoint has the remaining pages, and a start continues with them.
 3. A damaged page releases only itself: its segments keep records that nothing needs.
+4. Pages that the disk does not give for long are left (`leave`): the others do not wait for their read.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ class DoomedPages:
 
     def __init__(self, log: MessageLog) -> None:
         self.pages: list[tuple[int, int, bool]] = []  # LSN, length, transient: those that are still to be released
+        self.left: list[tuple[int, int, bool]] = []  # likewise, with reads that take long
+        self.reading: DoomedRead | None = None  # the read of the first pages
         self._log = log
-        self._reading: bool = False
 
     def add(self, index: QueueIndex, page: IndexPage) -> None:
         """Release the references of an absent page, in a while: it must be read for that."""
@@ -42,14 +44,28 @@ class DoomedPages:
         self._read()
 
     def _read(self) -> None:
-        if not self._reading and self.pages:
-            self._reading = True
-            self._log.read_jobs.append(_DoomedRead(self, self.pages[:DOOMED_PER_JOB]))
+        if self.reading is None and self.pages:
+            self.reading = DoomedRead(self, self.pages[:DOOMED_PER_JOB])
+            self._log.read_jobs.append(self.reading)
 
-    def were_read(self, job: _DoomedRead) -> None:
-        """Release the references of the pages that were read, and continue with the next few."""
-        self._reading = False
+    def leave(self) -> None:
+        """Continue with other pages: the read under way takes too long, see (4)."""
+        job = self.reading
+        assert job is not None
+        self._take_out(job)
+        self.left += job.pages
+        self._read()
+
+    def _take_out(self, job: DoomedRead) -> None:
+        self.reading = None
         del self.pages[: len(job.pages)]
+
+    def were_read(self, job: DoomedRead) -> None:
+        """Release the references of the pages that were read, and continue with the next few."""
+        if job is self.reading:
+            self._take_out(job)
+        else:
+            self.left = [page for page in self.left if page not in job.pages]
         log = self._log
         for (lsn, length, transient), data in zip(job.pages, job.data, strict=True):
             if log.is_page(data, length):
@@ -58,7 +74,7 @@ class DoomedPages:
         self._read()
 
 
-class _DoomedRead(WholeRecordsRead):
+class DoomedRead(WholeRecordsRead):
     """Reads the first few."""
 
     def __init__(self, doomed: DoomedPages, pages: list[tuple[int, int, bool]]) -> None:

@@ -575,7 +575,7 @@ class MessageLog:
             for at in range(0, len(page.entries), 2):
                 if page.entries[at]:
                     _count_ref(refs, int(self.segments.find(page.entries[at] & LSN_MASK).number))
-        if self.doomed.pages:
+        if self.doomed.pages or self.doomed.left:
             return
         for segment in self.segments.segments:
             counted = refs.get(int(segment.number), 0)
