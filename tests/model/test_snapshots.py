@@ -34,6 +34,7 @@ from warren.engine_view.refs import QueueRef
 from warren.msgstore.log import columns
 from warren.server.copies import snapshots as snapshots_module
 from warren.server.copies.snapshots import (
+    Broken,
     Busy,
     Deleted,
     DiskLow,
@@ -608,3 +609,15 @@ def test_a_snapshot_noted_before_a_restart_is_not_taken_for_a_later_one(tmp_path
         assert after.snapshots.maybe_find(made.vhost, made.queue, noted.id) is None
 
     trio.run(find)
+
+
+def test_a_snapshot_that_fails_by_a_defect_says_so_and_leaves_no_file(tmp_path: Path) -> None:
+    """(9) Readers that were not told would wait for ever."""
+    place = Place(tmp_path)
+    place.publish(100)
+    broken = mock.patch.object(snapshots_module._Maker, "_forget_places", side_effect=MemoryError)
+    with broken, pytest.raises(Broken, match="see the broker's log"):
+        place.make()
+    assert list(place.directory.iterdir()) == []
+    _, rows = place.make()
+    assert len(rows) == 100

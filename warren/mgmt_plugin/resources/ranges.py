@@ -45,6 +45,7 @@ from warren.msgstore.log.columns import (
 )
 from warren.server.copies.snapshots import (
     MAKING,
+    Broken,
     Busy,
     Deleted,
     DiskLow,
@@ -336,6 +337,7 @@ _REFUSALS: Final[dict[type[SnapshotError], tuple[int, str]]] = {
     TooMany: (429, "too_many"),
     QueueGone: (404, "no_queue"),
     Deleted: (404, "no_snapshot"),
+    Broken: (500, "internal_error"),
 }
 
 

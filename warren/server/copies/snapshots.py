@@ -94,6 +94,10 @@ class Deleted(SnapshotError):
     """The snapshot was deleted, or its time was over, before it was complete."""
 
 
+class Broken(SnapshotError):
+    """A defect of ours, or a lack of memory, has ended it."""
+
+
 class SnapshotChunk(NamedTuple):
     """The rows from `first` up to `end`: place and bytes in the file, and bytes when uncompressed."""
 
@@ -271,7 +275,8 @@ class Snapshots:
             )
         finally:
             if snapshot.state == MAKING:
-                snapshot.end_as(FAILED)
+                # Without a reason its readers would wait for more rows.
+                await self._failed(snapshot, Broken("the snapshot could not be made: see the broker's log"))
 
     async def _failed(self, snapshot: Snapshot, error: SnapshotError) -> None:
         snapshot.error = error
