@@ -27,7 +27,7 @@ from warren.queues.base_queue import BaseQueue
 from warren.queues.receiver import Receiver
 from warren.vhosts.kept_sessions import KeptSession
 from warren.vhosts.retained import Retained as Retained
-from warren.vhosts.retained import RetainedSearch
+from warren.vhosts.retained import RetainedMessages, RetainedSearch
 from warren.vhosts.virtual_host import VirtualHost
 
 AT_ONCE: Final = 500  # levels that are looked at in one go
@@ -78,14 +78,11 @@ class MqttSessions:
 
     def in_vhost(self, vhost: str) -> list[PlacedSession]:
         """Return the sessions of a vhost, in any order."""
-        found = self._vhosts.get(vhost)
-        sessions = [] if found is None else sessions_of(self._broker, found).sessions.values()
-        return [(vhost, SessionRef(each)) for each in sessions]
+        return [(vhost, SessionRef(each)) for each in self._sessions(vhost).values()]
 
     def maybe(self, vhost: str, client_id: str) -> PlacedSession | None:
         """Return the session of a client."""
-        found = self._vhosts.get(vhost)
-        kept = None if found is None else sessions_of(self._broker, found).sessions.get(client_id)
+        kept = self._sessions(vhost).get(client_id)
         return None if kept is None else (vhost, SessionRef(kept))
 
     def is_gone(self, of: PlacedSession) -> bool:
@@ -161,6 +158,11 @@ class MqttSessions:
         self._settle()
         return ticket
 
+    def _sessions(self, vhost: str) -> Mapping[str, KeptSession]:
+        """Return the sessions by client id. Those that are still to be read at a start are not made here."""
+        found = self._vhosts.get(vhost)
+        return {} if found is None or found.kept_sessions is None else found.kept_sessions.sessions
+
     def _maybe_peer(self, of: PlacedSession) -> MqttPeer | None:
         assert isinstance(of[1], KeptSession)
         found = self._broker.named_clients.get((of[0], of[1].name))
@@ -198,8 +200,8 @@ class RetainedTopics:
 
     def matching(self, vhost: str, filter_: str) -> Iterator[list[str]]:
         """Yield the topics that a valid filter matches, found on `AT_ONCE` levels. Callers may give way meanwhile."""
-        found = self._vhosts.get(vhost)
-        search = None if found is None else RetainedSearch(found.retained(), filter_)
+        retained = self._maybe_retained(vhost)
+        search = None if retained is None else RetainedSearch(retained, filter_)
         while search is not None and not search.is_over():
             topics: list[str] = []
             left = AT_ONCE
@@ -212,13 +214,17 @@ class RetainedTopics:
 
     def maybe(self, vhost: str, topic: str) -> Retained | None:
         """Return what is retained for a topic."""
-        found = self._vhosts.get(vhost)
-        return None if found is None else found.retained().maybe(topic, self._broker.now_ms())
+        retained = self._maybe_retained(vhost)
+        return None if retained is None else retained.maybe(topic, self._broker.now_ms())
 
     def remove(self, vhost: str, topic: str) -> bool:
         """Forget what is retained for a topic; False: it is nothing. The caller settles the turn."""
+        retained = self._maybe_retained(vhost)
+        return retained is not None and retained.remove(topic)
+
+    def _maybe_retained(self, vhost: str) -> RetainedMessages | None:
         found = self._vhosts.get(vhost)
-        return found is not None and found.retained().remove(topic)
+        return None if found is None or found.records.is_restoring else found.retained()
 
 
 def _kept(ref: SessionRef) -> KeptSession:

@@ -78,6 +78,7 @@ class KeptSessions:
     """The sessions of one vhost, by name; made when the records have been read."""
 
     def __init__(self, records: VhostRecords, log: MessageLog, timers: TimerQueue) -> None:
+        assert not records.is_restoring
         self.sessions: dict[str, KeptSession] = {}
         self.session_shares = UserShares(SESSIONS_MAX)
         self.id_shares = UserShares(IDS_MAX)  # received and released ones

@@ -62,6 +62,7 @@ class RetainedMessages:
     """The retained messages of one vhost; made when the records have been read."""
 
     def __init__(self, records: VhostRecords) -> None:
+        assert not records.is_restoring
         self._records = records
         self.root = TopicLevel()
         self.topic_shares = UserShares(TOPICS_MAX)

@@ -6,6 +6,7 @@ import itertools
 
 import msgspec
 import pytest
+from durable_harness import DurableHarness
 from engine_harness import Client, Harness, publish_frames
 from mqtt_harness import mqtt_client
 
@@ -13,6 +14,7 @@ from warren.amqp import methods as m
 from warren.engine_view.browsing import RUN_DELIVERIES
 from warren.engine_view.engine_view import EngineView
 from warren.engine_view.refs import ConnectionRef, ConsumerRef, QueueRef
+from warren.mqtt.sessions import restore_sessions
 
 
 class Viewed:
@@ -148,6 +150,27 @@ def test_a_session_whose_connection_is_ending_is_ended() -> None:
     harness.settle()
     assert view.mqtt_sessions.maybe("/", "c") is None
     assert "mqtt-subscription-cqos1" not in harness.vhost.queues
+
+
+class EarlyLook(DurableHarness):
+    """A broker whose sessions and retained messages are looked at before they have been read from disk."""
+
+    def _restore_messages(self) -> None:
+        super()._restore_messages()
+        view = EngineView(self.broker, self.settle)
+        view.mqtt_sessions.in_vhost("/")
+        list(view.retained.matching("/", "#"))
+
+
+def test_a_look_at_sessions_and_retained_messages_at_a_start_leaves_them_there() -> None:
+    harness = DurableHarness()
+    mqtt_client(harness, client_id="c", clean=False).publish("a", b"x", 1, retain=True)
+    harness.stop(clean=False)
+    later = EarlyLook(harness._fs, harness._catalogue)
+    restore_sessions(later.broker)
+    view = EngineView(later.broker, later.settle)
+    assert view.mqtt_sessions.maybe("/", "c") is not None
+    assert list(view.retained.matching("/", "#")) == [["a"]]
 
 
 def test_what_clients_have_is_told_in_runs_and_as_it_was_when_asked() -> None:
