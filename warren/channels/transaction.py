@@ -44,7 +44,7 @@ from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.bodies_ahead import BodiesAhead
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.msgstore.log.own_writes import AHEAD, NOTHING
+from warren.msgstore.log.own_writes import AHEAD, HOLD, NOTHING
 from warren.msgstore.log.records import head_bytes
 from warren.queues.base_queue import BaseQueue
 from warren.queues.delivery import Delivery, DeliveryLedger
@@ -268,6 +268,7 @@ class Commit(Job):
         self._partial: bool = False
         self._repeats: bool = False  # some was published before, and may be on its way to the disk
         self._holds: bool = False
+        self._waits: bool = False  # for a batch that it can hold
         self._is_checked: bool = False
         self._least_steps: i64 = 0  # that it takes, as far as they were counted
         self._is_stored: bool = False  # all but the requeues is in the log, or on its way to it
@@ -279,7 +280,9 @@ class Commit(Job):
     def need(self) -> i64:
         if self._ahead is not None and not self._ahead.is_done:
             return AHEAD
-        return self._returning.need if self._is_stored else NOTHING
+        if self._is_stored:
+            return self._returning.need
+        return HOLD if self._waits and not self._holds else NOTHING
 
     def go_on(self, steps: Steps) -> bool:
         if not self._is_stored:
@@ -306,7 +309,7 @@ class Commit(Job):
                 return False
             if self._is_longer_than(steps.left) or self._has_to_wait():
                 if not log.hold():
-                    steps.left -= 1
+                    self._waits = True
                     return False
                 self._holds = True
                 if self._check is not None:

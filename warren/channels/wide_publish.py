@@ -22,6 +22,7 @@ from warren.amqp.errors import ChannelException
 from warren.channels.route_cache import Route
 from warren.exchanges.effects import Effects
 from warren.msgstore.log.message import Message
+from warren.msgstore.log.own_writes import HOLD, NOTHING
 from warren.queues.long_work import Job, Steps
 from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED
@@ -92,6 +93,9 @@ class WidePublish(Job):
         self._spread = spread
         self._holds: bool = holds
 
+    def need(self) -> i64:
+        return HOLD if self._spread.message.persistent and not self._holds else NOTHING
+
     def go_on(self, steps: Steps) -> bool:
         spread = self._spread
         log = self._publisher.log
@@ -133,6 +137,11 @@ class OnceMore(Job):
         self._wants_hold = wants_hold
         self._holds: bool = False
         self._further: Job | None = None  # the rest of it
+
+    def need(self) -> i64:
+        if self._further is not None:
+            return self._further.need()
+        return HOLD if self._wants_hold and not self._holds else NOTHING
 
     def go_on(self, steps: Steps) -> bool:
         if self._further is not None:

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 from mypy_extensions import i64, mypyc_attr
 
-from warren.msgstore.log.own_writes import AHEAD, NOTHING, WRITES, OwnWrites
+from warren.msgstore.log.own_writes import HOLD, NOTHING, WRITES, OwnWrites
 
 TURN_STEPS: Final = 4000
 AT_ONCE_STEPS: Final = 64
@@ -93,7 +93,7 @@ class LongWork:
         self.turn_steps: i64 = TURN_STEPS
         self._own = own
         self._jobs: deque[Job] = deque()
-        self._waiting: list[deque[Job]] = [deque() for _ in range(AHEAD + 1)]  # by need
+        self._waiting: list[deque[Job]] = [deque() for _ in range(HOLD + 1)]  # by need
         self._waiting_count: i64 = 0
         self._turn = Steps(TURN_STEPS)  # for jobs that begin in this turn
         self._steps = self._turn  # for a job that begins now: those of this turn, or of the job that begins it
@@ -133,11 +133,11 @@ class LongWork:
             return done
         while True:
             need: i64 = job.need()
-            if need == NOTHING:
+            if not own.may(need):
+                return False
+            if need in (NOTHING, HOLD):
                 done = job.go_on(steps)
             else:
-                if not own.may(need):
-                    return False
                 room: i64 = steps.room  # of a job that has begun this one
                 steps.room = own.room()
                 own.begin()

@@ -23,6 +23,7 @@ from mypy_extensions import i64
 
 from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.own_writes import HOLD, NOTHING
 from warren.queues.long_work import Job, LongWork, Steps
 from warren.vhosts.metadata import MetadataChange
 from warren.vhosts.metadata_lane import MetadataLane
@@ -152,11 +153,16 @@ class _Putting(Job):
         self._journal = journal
         self._left: int = count
         self._holds: bool = False
+        self._waits: bool = False  # for a batch that it can hold
+
+    def need(self) -> i64:
+        return HOLD if self._waits and not self._holds else NOTHING
 
     def go_on(self, steps: Steps) -> bool:
         journal = self._journal
         if not self._holds and self._left * CHANGE_STEPS > steps.left:
             if not journal.log.hold():
+                self._waits = True
                 return False
             self._holds = True
         while self._left:

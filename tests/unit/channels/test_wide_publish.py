@@ -122,6 +122,29 @@ def test_what_is_written_in_portions_is_confirmed_when_all_of_it_is() -> None:
     log.check_invariants()
 
 
+@pytest.mark.parametrize("transacted", [False, True])
+def test_no_turn_is_due_while_the_batch_that_it_waits_for_waits_for_the_disk(transacted: bool) -> None:
+    wide = Wide(durable=True)
+    other = wide.harness.channel()
+    if transacted:
+        other.call(1, m.TxSelect())
+        other.feed(publish_frames("x", "k", b"three", properties=PERSISTENT))
+    wide.harness.hold_commits = True
+    for body in (b"one", b"two"):
+        wide.publish(body, properties=PERSISTENT)
+        wide.harness.settle()
+    assert wide.counts() == {2} and wide.harness.broker.log.batch.was_held
+    if transacted:
+        other.connection.feed(method_frame(1, m.TxCommit()))
+    else:
+        wide.publish(b"three", properties=PERSISTENT)
+    wide.harness.settle()
+    assert wide.counts() == {2} and not wide.harness.broker.has_work()
+    wide.harness.hold_commits = False
+    wide.harness.settle()
+    assert wide.counts() == {3}
+
+
 def test_a_queue_that_refuses_makes_it_a_nack_and_the_others_keep_theirs() -> None:
     wide = Wide()
     wide.client.call(1, queue_declare("full", arguments={"x-max-length": 0, "x-overflow": "reject-publish"}))

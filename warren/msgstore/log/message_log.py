@@ -260,13 +260,19 @@ class MessageLog:
         Everything put into it meanwhile is written in one frame. A batch is held once only: all confirms wait for its
         end. After a refusal it is closed soon, since the caller waits for the next one.
         """
-        batch = self.batch
-        if batch.was_held:
-            batch.is_forced = True
+        if not self.may_hold():
             return False
+        batch = self.batch
         batch.is_held = True
         batch.was_held = True
         return True
+
+    def may_hold(self) -> bool:
+        """Tell whether the batch can be held; if not, it is closed soon."""
+        batch = self.batch
+        if batch.was_held:
+            batch.is_forced = True
+        return not batch.was_held
 
     def release(self) -> None:
         """Let the batch be closed that was held."""

@@ -9,6 +9,7 @@ of them together have one share of each batch of the log.
     WRITES    that, and for the disk to have more than its floor   dead letters, delayed messages that are due
     ADDS      that, and for memory                                 copies: history, retained messages
     AHEAD     the contents of a large commit to be on the disk     tx.commit, see ``bodies_ahead.py``
+    HOLD      a batch that can be held open                        commits and publishes that take several turns
 
 1. A batch has at most `batch_bytes // 2` of this, and one message more. A batch with its share is closed soon, and
    synced: the next one begins with a share of its own. So a confirm waits no longer than without own writes, and half
@@ -40,6 +41,7 @@ PACED: Final = 1
 WRITES: Final = 2
 ADDS: Final = 3
 AHEAD: Final = 4
+HOLD: Final = 5  # not one of the broker's own: it has no share
 
 
 class OwnWrites:
@@ -63,6 +65,8 @@ class OwnWrites:
             return True
         if need == AHEAD:
             return self._log.ahead_file.is_free()
+        if need == HOLD:
+            return self._log.may_hold()
         if need >= WRITES and self.disk_is_short:
             return False
         if need >= ADDS and self.memory_is_short:
