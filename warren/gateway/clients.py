@@ -182,17 +182,25 @@ class Clients:
             sock.close()
             self.turned_away(client, "too many clients are connected to this node")
             return
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in KEEPALIVE:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        client.leader = NodeTlsEnd(sock) if isinstance(sock, ssl.SSLSocket) else End(sock)
+        leader = NodeTlsEnd(sock) if isinstance(sock, ssl.SSLSocket) else End(sock)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEPALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            self._add(client, leader, READABLE)
+        except BaseException:
+            sock.close()
+            raise
+        client.leader = leader
         client.leader_node = passage.leader
         client.state = PASSED
         self._admission.leave(client.end.fd)
-        self._add(client, client.leader, READABLE)
-        self._watch(client.end, READABLE)
-        # Bytes that came directly after the TLS handshake have been read already, so the selector does not report them.
-        self._read(client, client.end)
+        try:
+            self._watch(client.end, READABLE)
+            # Bytes that came directly after the TLS handshake have been read already: the selector does not tell them.
+            self._read(client, client.end)
+        except Exception as error:
+            self._failed(client, error)
 
     def turned_away(self, client: Client, reason: str) -> None:
         """Tell a client that it cannot be connected to the leader."""
@@ -231,10 +239,13 @@ class Clients:
                 continue
             end = client.end if fd == client.end.fd else client.leader
             assert end is not None
-            if mask & WRITE:
-                self._flush(client, end)
-            if mask & ~WRITE and self._clients.get(fd) is client:
-                self._heard(client, end, mask)
+            try:
+                if mask & WRITE:
+                    self._flush(client, end)
+                if mask & ~WRITE and self._clients.get(fd) is client:
+                    self._heard(client, end, mask)
+            except Exception as error:
+                self._failed(client, error)
         # Behind the last event: until here no descriptor that was closed in this turn is another connection's.
         for listener in accepting:
             self._accept(listener)
@@ -390,6 +401,11 @@ class Clients:
             self._remove(leader)
             leader.close()
 
+    def _failed(self, client: Client, error: Exception) -> None:
+        """Close a client after a fault of ours, or for lack of memory; the others continue. Bytes may be missing."""
+        log.error("internal error, the connection is closed", peer=client.facts.peer, exception=error)
+        self._close(client)
+
     def _close(self, client: Client) -> None:
         if client.state in (SHAKING, WAITING):
             self._admission.leave(client.end.fd)
@@ -412,8 +428,9 @@ class Clients:
             end.interest = interest
 
     def _add(self, client: Client, end: End, interest: int) -> None:
-        self._clients[end.fd] = client
+        # In this order: an end that the system does not watch, since it watches too many, is not listed.
         self._selector.register(end.fd, interest)
+        self._clients[end.fd] = client
         end.interest = interest
 
     def _remove(self, end: End) -> None:
@@ -445,10 +462,24 @@ class Clients:
                 log.warning("a client was turned away", peer=address, reason=self._admission.refusal)
                 sock.close()
                 continue
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._keepalive.start(sock)
-            self._welcome(listener, sock, address)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._keepalive.start(sock)
+                self._welcome(listener, sock, address)
+            except Exception as error:
+                self._drop(sock, address, error)
+
+    def _drop(self, sock: socket.socket, address: str, error: Exception) -> None:
+        """Close a connection that cannot be served: that ends this one only."""
+        client = self._clients.get(sock.fileno())
+        if client is not None:
+            self._failed(client, error)
+            return
+        log.error("internal error, the connection is closed", peer=address, exception=error)
+        self._handshakes.end(sock.fileno())
+        self._admission.leave(sock.fileno())
+        sock.close()
 
     def _welcome(self, listener: Listener, sock: socket.socket, address: str) -> None:
         facts = ClientOfNode(
@@ -487,9 +518,7 @@ class Clients:
                 log.warning("the TLS handshake with a client has failed", peer=client.facts.peer, reason=str(error))
                 self._close(client)
             except Exception as error:
-                # A fault of ours that one client met: the other clients continue.
-                log.error("internal error, the connection is closed", peer=client.facts.peer, exception=error)
-                self._close(client)
+                self._failed(client, error)
             if self._clock() - start_s > HANDSHAKE_BUDGET_S:
                 return
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,12 +16,12 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.gateway.answers import HELD_BYTES_MAX
 from warren.gateway.clients import LEAVING, LINGER_S, PASSED, SHAKING, SILENT_S, UNSENT_S, WAITING, Client, Clients
-from warren.gateway.ends import RECEIVE_BYTES
+from warren.gateway.ends import RECEIVE_BYTES, End
 from warren.server.management import Passage
 from warren.server.network.acceptor import Listener
 from warren.server.network.admission import Admission
 from warren.server.network.handshakes import Handshakes
-from warren.server.network.readiness import GONE
+from warren.server.network.readiness import GONE, Selector
 
 OPEN_OK = method_frame(0, m.ConnectionOpenOk(""))
 HEADER = b"AMQP\x00\x00\x09\x01"
@@ -485,6 +486,91 @@ def test_a_client_without_tls_where_it_is_spoken_is_hung_up_on() -> None:
             await rest(client)
             await until(lambda: served.clients.count(SHAKING, LEAVING) == 0)
             assert not served.begun
+
+        run(work, served)
+
+
+class FullSelector:
+    """A selector that watches no more descriptors while `is_full`, as a system whose watches are used up."""
+
+    def __init__(self, inner: Selector) -> None:
+        self.is_full = False
+        self.poll, self.fileno, self.close = inner.poll, inner.fileno, inner.close
+        self.modify, self.unregister = inner.modify, inner.unregister
+        self._inner = inner
+
+    def register(self, fd: int, eventmask: int, /) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._inner.register(fd, eventmask)
+
+
+@pytest.mark.parametrize("is_secret", [False, True])
+def test_a_client_that_the_system_does_not_watch_is_closed_and_the_others_go_on(*, is_secret: bool) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH) if is_secret else None
+    with gateway(tls) as served:
+        full = FullSelector(served.clients._selector)
+        served.clients._selector = full
+
+        async def work() -> None:
+            full.is_full = True
+            client = served.client()
+            with suppress(ConnectionResetError):
+                assert await rest(client) == b""
+            assert served.clients._admission.unauthenticated == 0
+            full.is_full = False
+            with served.client():
+                await until(lambda: served.clients.count(SHAKING, WAITING) == 1)
+            served.now_s += 100
+            served.clients.tick(LEADER)
+
+        run(work, served)
+
+
+def test_a_leader_that_the_system_does_not_watch_is_let_go() -> None:
+    with gateway() as served:
+        full = FullSelector(served.clients._selector)
+        served.clients._selector = full
+
+        async def work() -> None:
+            client = served.client()
+            await until(lambda: served.begun)
+            waiting = served.begun.pop()
+            full.is_full = True
+            with pytest.raises(OSError, match="No space"):
+                served.connect(waiting)
+            full.is_full = False
+            served.clients.turned_away(waiting, "an internal error")
+            assert b"an internal error" in await rest(client)
+            client.close()
+            await until(lambda: not served.clients.count(LEAVING))
+
+        run(work, served)
+
+
+@pytest.mark.parametrize("by", ["client", "leader"])
+def test_a_client_whose_bytes_meet_a_fault_of_ours_is_closed_and_misses_none(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gateway() as served:
+
+        async def work() -> None:
+            client, leader = await joined(served)
+            other, others = await joined(served)
+            leader.send(OPEN_OK)
+            assert await received(client, len(OPEN_OK)) == OPEN_OK
+            sender, receiver = (client, leader) if by == "client" else (leader, client)
+
+            def offer(end: End, data: bytes | memoryview) -> None:
+                monkeypatch.undo()
+                raise MemoryError
+
+            monkeypatch.setattr(End, "offer", offer)
+            sender.send(OPEN_OK)
+            with suppress(ConnectionResetError):
+                assert await rest(receiver) == b""
+            other.send(HEADER)
+            assert await received(others, len(HEADER)) == HEADER
 
         run(work, served)
 
