@@ -222,7 +222,13 @@ class StoreDirectory:
         """The crc of the last frame."""
         return self._previous_crc
 
-    def frame(self, *records: Record, durable_lsn: int | None = None, store_tag: bytes | None = None) -> int:
+    def frame(
+        self,
+        *records: Record,
+        durable_lsn: int | None = None,
+        store_tag: bytes | None = None,
+        is_continued: bool = False,
+    ) -> int:
         """Append a frame; return its LSN. All before it was synced and it is this store's, unless said otherwise."""
         lsn = self.end_lsn
         frame = {
@@ -233,6 +239,7 @@ class StoreDirectory:
             "previous_crc": self._previous_crc,
             "store_tag": self._store_tag if store_tag is None else store_tag,
             "records": list(records),
+            "is_continued": is_continued,
         }
         data = grammar.Frame.build(frame, algorithm=self._algorithm)
         with self.file().open("ab") as file:

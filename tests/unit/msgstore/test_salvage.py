@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from librt.vecs import append, vec
 from memory_store import memory_log
 from mypy_extensions import i64
+from store_directory import STORE_ID, StoreDirectory, epoch, page
+from store_directory import ack as acks
+from store_directory import message as stored
+from store_directory import queue as names
 
+from warren.msgstore.files.file_system import OsFileSystem
+from warren.msgstore.files.recovery import recover
+from warren.msgstore.files.store import Store
 from warren.msgstore.log.checksum import CRC32C, checksum_function
 from warren.msgstore.log.message import Envelope, build_message
 from warren.msgstore.log.message_log import MessageLog
@@ -110,3 +119,41 @@ def test_nothing_is_believed_behind_the_end_of_the_payload() -> None:
     payload = deleted(7)
     assert trusted_end(CHECKSUM, payload + message(b"x"), 0, len(payload)) == len(payload)
     assert trusted_end(CHECKSUM, payload, 0, len(payload) - 8) == 0
+
+
+def found_damaged(path: Path) -> MessageLog:
+    """Return the log that a start makes of a damaged store."""
+    files = Store(OsFileSystem(str(path / "messages")))
+    files.open()
+    log = MessageLog(CHECKSUM, 65536)
+    assert recover(files, log, STORE_ID).damaged
+    return log
+
+
+def test_a_batch_whose_last_frame_has_a_damaged_head_keeps_the_other_frames(tmp_path: Path) -> None:
+    """replay.py (4): it may have been finished."""
+    store = StoreDirectory(tmp_path)
+    store.frame(epoch(1), names(1, "q"))
+    store.frame(stored((1, 0), body=b"kept"), is_continued=True)
+    lost = store.frame(stored((1, 1), body=b"lost"))
+    store.restart(store.previous_crc)
+    store.frame(epoch(2))
+    store.flip(lost + 9)
+    assert found_damaged(tmp_path).indexes[1].live_count == 1
+
+
+def test_what_a_start_reads_after_a_damaged_head_may_not_fit_what_it_has_lost(tmp_path: Path) -> None:
+    """A message whose ack is lost comes again, and a page is not as the log says."""
+    store = StoreDirectory(tmp_path)
+    bodies = [stored((1, number), body=b"old") for number in range(3)]
+    store.frame(epoch(1), names(1, "q"), *bodies)
+    lost = store.frame(acks(1, (0, 2)))
+    store.frame(page(1, 0, [(0, 0, 0, 0), (0, 0, 0, 0), (8, 0, 72, 3)]))
+    store.frame(stored((1, 1), body=b"new"))
+    store.flip(lost + 9)
+    log = found_damaged(tmp_path)
+    log.check_invariants()
+    index = log.indexes[1]
+    assert index.live_count == 3
+    found = index.page(0)
+    assert found is not None and found.dirty, "it is written again"

@@ -305,6 +305,7 @@ class _Recoverer:
         found.damaged = True
         # Each epoch begins a segment: where it began is known, whatever became of its first frame.
         self._epoch_begins(file.epoch, file.base_lsn + SEGMENT_HEADER_BYTES)
+        self._replay.meet_damage()
         self._files.quarantine(file.number)
         end = behind.lsn - file.base_lsn if behind is not None else image.size
         hurt: list[str] = []

@@ -322,13 +322,14 @@ class Replay:
             return
         index.page_loaded(page, page_entries(data, 0), 1 << 62)
 
-    def salvage(self, data: bytes, start: i64, end: i64, lsn: i64) -> list[str]:
-        """Apply the intact records of a damaged frame's payload; return the names of queues that lost something.
-
-        The frame may have been the last of its batch: the rest of the batch is applied, too.
-        """
+    def meet_damage(self) -> None:
+        """Note that records are lost here. They may have ended a batch: its other frames are applied."""
         self._apply_waiting()
         self.hurt = True
+
+    def salvage(self, data: bytes, start: i64, end: i64, lsn: i64) -> list[str]:
+        """Apply the intact records of a damaged frame's payload; return the names of queues that lost something."""
+        self.meet_damage()
         hurt: list[str] = []
         at: i64 = start
         end = trusted_end(self.log.checksum, data, start, end)
