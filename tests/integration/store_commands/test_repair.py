@@ -21,7 +21,11 @@ from store_directory import (
 )
 
 from warren.msgstore.files.file_system import OsFileSystem
+from warren.msgstore.files.recovery import recover
 from warren.msgstore.files.store import Store
+from warren.msgstore.log.checksum import CRC32C, checksum_function
+from warren.msgstore.log.message import Envelope, build_message
+from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.tools.format import (
     FRAME_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -308,3 +312,30 @@ def test_nothing_is_repaired_while_the_disk_does_not_give_a_part_of_the_log(tmp_
     assert store.snapshot() == before
     fs.path = ""
     assert "there is nothing to repair" in [line.get("what") for line in Repair(StoreFiles(fs), None).lines()]
+
+
+def live_once(store: StoreDirectory, number: int) -> None:
+    """Have a broker's log find the store, and store a message of the first queue."""
+    files = Store(OsFileSystem(str(store.path / "messages")))
+    files.open()
+    log = MessageLog(checksum_function(CRC32C), 65536)
+    recover(files, log, STORE_ID)
+    files.resume(int(log.last_crc), int(log.next_lsn), int(log.epoch), log.store_id, log.algorithm)
+    log.begin_epoch(int(log.epoch), 1, bytes(16))
+    log.batch.add(log.indexes[1], build_message(Envelope("", "q"), b"\0\0", b"later", 4096, True), number)
+    log.close_if_due()
+    for job in log.commit_jobs:
+        files.commit(job, 1)
+    files.close()
+
+
+def test_a_start_leaves_room_for_the_segment_whose_header_is_damaged(tmp_path: Path) -> None:
+    """So that repair can serve it again."""
+    store = small_store(tmp_path / "data")
+    whole = store.file(3).read_bytes()
+    store.file(3).write_bytes(bytes(40) + whole[40:])
+    live_once(store, 9)
+    store.path.chmod(0o700)
+    _, lines = run("repair", store.path, "--apply")
+    assert actions(lines)[0].startswith("the header is made again from the frames")
+    assert dumped(store.path, "orders") == ["one", "two" * 1000, "three", "four", "later"]

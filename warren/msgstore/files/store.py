@@ -134,6 +134,7 @@ class Store(FailStop):
     ) -> None:
         super().__init__(fs)
         self.highest_number = 0  # of all files that look like segments, readable or not
+        self.unusable: list[int] = []  # the sizes of those without a usable header
         self.commits_alone = True  # bytes synced here are committed
         self.committed_lsn = 0  # all below is; any thread may read it
         self._changes: Changes | None = None
@@ -208,17 +209,19 @@ class Store(FailStop):
         """
         headers: list[SegmentHeader] = []
         problems: list[str] = []
+        self.unusable = []
         try:
             for name in self._fs.names(LOG):
                 number = maybe_segment_number(name)
                 if number is None:
                     continue
                 self.highest_number = max(self.highest_number, number)
-                found = _read_header(self._fs, number)
+                found, size = _read_header(self._fs, number)
                 if isinstance(found, SegmentHeader):
                     headers.append(found)
                 else:
                     problems.append(f"{segment_path(number)} {found}")
+                    self.unusable.append(size)
         except OSError as error:
             raise unreadable(LOG, error) from None
         if headers:
@@ -735,8 +738,8 @@ class Store(FailStop):
         return self._fs.free_bytes()
 
 
-def _read_header(fs: FileSystem, number: int) -> SegmentHeader | str:
-    """Return the header of a segment, or its fault. Raises StoreUnreadableError."""
+def _read_header(fs: FileSystem, number: int) -> tuple[SegmentHeader | str, int]:
+    """Return the header of a segment, or its fault, and the size of the file. Raises StoreUnreadableError."""
     path = segment_path(number)
     try:
         handle = fs.open(path, writable=False)
@@ -749,8 +752,8 @@ def _read_header(fs: FileSystem, number: int) -> SegmentHeader | str:
         raise unreadable(path, error, number) from None
     header = parsed_header(data, size, path)
     if isinstance(header, SegmentHeader) and header.number != number:
-        return f"says that it is segment {header.number}"
-    return header
+        return f"says that it is segment {header.number}", size
+    return header, size
 
 
 def parsed_header(data: bytes, size: int, path: str) -> SegmentHeader | str:

@@ -136,6 +136,7 @@ class UnchangedFiles:
 
     def __init__(self, files: StoreFiles, reader: LogReader) -> None:
         self.highest_number = files.highest_number
+        self.unusable: list[int] = []  # a repair has made their headers again, or set them aside
         self._files = files
         self._reader = reader
 
