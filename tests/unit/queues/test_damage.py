@@ -5,10 +5,13 @@ In parentheses: the invariants in the header of ``warren/queues/damage.py``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from durable_harness import SHAPE, DurableHarness
 from engine_harness import Received, body_of
 from simulation.simulated_file_system import SimulatedFileSystem
+from stored_log import StoredLog, timed_message
 
 from warren.amqp import methods as m
 from warren.msgstore.files.segment_names import segment_path
@@ -194,3 +197,33 @@ def test_what_cannot_be_read_is_served_later_and_never_counted_as_lost() -> None
     d.fs.heal(path)
     d.restart()
     assert d.take_all() == list(range(COUNT))
+
+
+class LookedThrough(set[int]):
+    """Numbers that count how often someone looks through all of them."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_a_range_with_many_damaged_messages_is_settled_in_one_go() -> None:
+    log = StoredLog(page_entries_max=4)
+    index = log.index(1)
+    for number in range(400):
+        log.log.batch.add(index, timed_message(b"x"), number)
+    log.rest()
+    damaged = {*range(3, 400, 7), 396}
+    for number in damaged:
+        index.damage_message(number)
+    damage = index.need_damage()
+    lost = index.page(5)
+    assert lost is not None
+    index.lose_page(lost)
+    damage.numbers = numbers = LookedThrough(damaged)
+    log.log.batch.settle_range(index, 22, 399)
+    assert numbers.times == 1
+    left = [number for number in range(400) if index.lsn_of(number)]
+    assert left == sorted({*range(20), *(damaged - set(range(20, 24))), 399})

@@ -213,8 +213,10 @@ class Batch:
     def _settle_beside(self, index: QueueIndex, damage: IndexDamage, first: i64, end: i64) -> None:
         """Settle a range without its damaged messages; of an absent page with one, which only goes whole, nothing."""
         size: i64 = index.page_entries
-        while first < end:
-            kept: i64 = min(damage.first_from(first), end)
+        for start in [*damage.starts_between(first, end), int(end)]:
+            kept: i64 = start
+            if kept < first:
+                continue  # in a page that was left out
             kept_end: i64 = kept + 1
             page = index.page(kept // size)
             if kept < end and (int(kept // size) in damage.pages or (page is not None and not page.resident)):

@@ -43,6 +43,17 @@ class IndexDamage:
                 found = start if start > number else number
         return found
 
+    def starts_between(self, first: i64, end: i64) -> list[int]:
+        """Return the damaged numbers from `first` up to `end`, ascending; of a damaged page the first of these."""
+        low, high = int(first), int(end)
+        starts = {number for number in self.numbers if low <= number < high}
+        size = int(self.page_entries)
+        for page_number in self.pages:
+            start = max(page_number * size, low)
+            if start < min((page_number + 1) * size, high):
+                starts.add(start)
+        return sorted(starts)
+
     def message_count(self) -> int:
         """Return the number of damaged messages, those of damaged pages included."""
         return len(self.numbers) + sum([int(page.live) for page in self.pages.values()])
