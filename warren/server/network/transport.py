@@ -263,7 +263,7 @@ class WebSocketTransport(Transport):
         self.is_web = True
 
     def is_behind(self) -> bool:
-        return self.web.is_behind
+        return self.web.is_behind and not self.linger_deadline_s  # what is left then is not decoded
 
     def receive(self, limit_bytes: int) -> bytes | None:
         if self.linger_deadline_s:
@@ -302,7 +302,7 @@ class TlsWebSocketTransport(TlsTransport):
         self.is_web = True
 
     def is_behind(self) -> bool:
-        return self.web.is_behind
+        return self.web.is_behind and not self.linger_deadline_s  # what is left then is not decoded
 
     def receive(self, limit_bytes: int) -> bytes | None:
         if self.linger_deadline_s:

@@ -514,6 +514,15 @@ def test_when_the_protocol_ends_the_web_socket_is_closed(hall: Hall) -> None:
     hall.turns_until(lambda: peer.hear().close_code == 1000)
 
 
+def test_frames_that_are_left_when_the_protocol_ends_make_no_more_turns(hall: Hall) -> None:
+    (peer,) = hall.open()
+    peer.say(peer.client.said(packet(14, 0, b"")) + frame(PING) * 2000)
+    hall.turns_until(lambda: peer.hear().close_code == 1000)
+    for _ in range(3):
+        hall.turn()
+    assert not hall.reactor._has_work(), "it would not rest before the time to wait for the peer is over"
+
+
 def test_who_sends_tiny_frames_has_a_share_of_a_turn_like_everybody(hall: Hall) -> None:
     attacker, other = hall.open(2)
     attacker.say(frame(PING) * 40_000)
