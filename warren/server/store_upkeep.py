@@ -28,29 +28,14 @@ CHECKPOINT_PAUSE_S: Final = 5.0
 # How long unneeded segments wait for a checkpoint while others write, if they are too few to justify one.
 DEAD_KEPT_S: Final = 60.0
 COMPACTION_IDLE_S: Final = 1.0
-# Compaction and the release of pages do not wait longer for a read.
-READ_STALLS_S: Final = 5.0
+# Compaction and the release of pages wait no longer for a read that fails.
+READ_FAILS_S: Final = 5.0
 # At most this often everything is read again.
 SCRUB_EVERY_S: Final = 3600.0
 SCRUB_IDLE_S: Final = 5.0
 
 _WATCH_S: Final = SYNC_WITHIN_S / 2
 _POLL_S: Final = 0.02
-
-
-class _Patience:
-    """Tells when a read has been under way for `READ_STALLS_S`."""
-
-    def __init__(self) -> None:
-        self._read: object | None = None
-        self._since_s = 0.0
-
-    def is_over(self, read: object | None) -> bool:
-        """Tell it for the read that is under way now, if there is one."""
-        now_s = trio.current_time()
-        if read is not self._read:
-            self._read, self._since_s = read, now_s
-        return read is not None and now_s - self._since_s >= READ_STALLS_S
 
 
 class StoreUpkeep:
@@ -155,12 +140,11 @@ class StoreUpkeep:
         """Move live data out of sparse segments, a piece at a time."""
         compaction = self._compaction
         doomed = self._log.doomed
-        patience, patience_with_doomed = _Patience(), _Patience()
         pause_s = PIECE_BYTES / self._settings.compaction_bytes_per_s
         while True:
-            if patience.is_over(compaction.reading):
+            if self._unread.failing_s(compaction.reading) >= READ_FAILS_S:
                 compaction.leave()
-            if patience_with_doomed.is_over(doomed.reading):
+            if self._unread.failing_s(doomed.reading) >= READ_FAILS_S:
                 doomed.leave()
                 self._settle()
             if self.is_stopping or self._log.is_congested() or self._space.shortages:

@@ -123,6 +123,11 @@ class UnreadJobs:
         reads = self.reads()
         return trio.current_time() - reads[0].since_s if reads else 0.0
 
+    def failing_s(self, job: Job | None) -> float:
+        """Return for how long a job has failed; 0 if it has not, or without one."""
+        entry = None if job is None else self._jobs.get(job)
+        return 0.0 if entry is None else trio.current_time() - entry.since_s
+
     def trouble(self) -> str:
         """Return what cannot be read, in a few words; empty without failures."""
         reads = self.reads()

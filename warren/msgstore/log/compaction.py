@@ -9,7 +9,7 @@
    for another reason is tried again, up to `TRIES_MAX` times.
 5. Only the index pages in memory tell which records are live. Pages leave memory while others are read: so absent pages
    are looked for again before anything is copied, and a page whose messages are being copied stays until that is done.
-6. A segment that the disk does not give for long is left (`leave`), and tried again after that read has succeeded.
+6. A segment whose read fails for long is left (`leave`), and tried again after that read has succeeded.
 
     a step:   read a piece of the segment -> read the absent index pages that it concerns -> copy what is live
               (until none is absent)
@@ -116,7 +116,7 @@ class Compaction:
         return True
 
     def leave(self) -> None:
-        """Continue with another segment: the read under way takes too long, see (6)."""
+        """Continue with another segment: the read under way fails, see (6)."""
         segment = self._segment
         assert segment is not None
         self.reading = None

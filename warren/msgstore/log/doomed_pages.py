@@ -5,7 +5,7 @@
 1. The references of a page count in the segments until they are released, and so does its PAGE record.
 2. A checkpoint has the remaining pages, and a start continues with them.
 3. A damaged page releases only itself: its segments keep records that nothing needs.
-4. Pages that the disk does not give for long are left (`leave`): the others do not wait for their read.
+4. Pages whose read fails for long are left (`leave`): the others do not wait for their read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DoomedPages:
 
     def __init__(self, log: MessageLog) -> None:
         self.pages: list[tuple[int, int, bool]] = []  # LSN, length, transient: those that are still to be released
-        self.left: list[tuple[int, int, bool]] = []  # likewise, with reads that take long
+        self.left: list[tuple[int, int, bool]] = []  # likewise, with reads that fail
         self.reading: DoomedRead | None = None  # the read of the first pages
         self._log = log
 
@@ -49,7 +49,7 @@ class DoomedPages:
             self._log.read_jobs.append(self.reading)
 
     def leave(self) -> None:
-        """Continue with other pages: the read under way takes too long, see (4)."""
+        """Continue with other pages: the read under way fails, see (4)."""
         job = self.reading
         assert job is not None
         self._take_out(job)
