@@ -794,7 +794,12 @@ MUTANTS: Final = (
         "after a crash half of an import is there",
         (
             JOURNAL,
-            lines("    if not journal.log.hold():", "        return False", "    self._holds = True"),
+            lines(
+                "    if not journal.log.hold():",
+                "        self._waits = True",
+                "        return False",
+                "    self._holds = True",
+            ),
             lines("    self._holds = True"),
         ),
     ),
