@@ -7,7 +7,8 @@ Times are wall time in ms since the epoch: they mean the same after a restart.
    it: a timer ten years ahead that was cancelled must not keep its queue in memory until then.
 2. Stale entries are at most about as many as valid ones.
 3. `run_due` calls each due timer once, in the order of the times, unless it is cancelled or moved meanwhile.
-4. It calls `DUE_MAX` at most, and no more once they have done `WORKED_MAX` things: the next run calls the rest.
+4. It calls `DUE_MAX` at most, and no more once they have done `WORKED_MAX` things, or one has failed: the next run
+   calls the rest.
 """
 
 from __future__ import annotations
@@ -95,13 +96,15 @@ class TimerQueue:
         while times and times[0][0] <= now_ms and len(due) < DUE_MAX:
             due.append(heappop(times))
         self.worked = 0
-        for entry in due:
-            if self.worked >= WORKED_MAX:
-                heappush(times, entry)
-                continue
-            timer = self._timers.pop(entry[1], None)
-            if timer is not None:
-                self.worked += 1
-                timer.at_ms = NEVER
-                timer.entry = 0
-                timer.due(now_ms)
+        due.reverse()
+        try:
+            while due and self.worked < WORKED_MAX:
+                timer = self._timers.pop(due.pop()[1], None)
+                if timer is not None:
+                    self.worked += 1
+                    timer.at_ms = NEVER
+                    timer.entry = 0
+                    timer.due(now_ms)
+        finally:
+            for entry in due:
+                heappush(self._times, entry)  # another list than `times` if a timer has tidied up

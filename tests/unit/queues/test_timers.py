@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from warren.queues.timers import NEVER, STALE_MIN, Timer, TimerQueue
+from warren.queues.timers import NEVER, STALE_MIN, WORKED_MAX, Timer, TimerQueue
 
 
 class Note(Timer):
@@ -105,6 +105,42 @@ def test_whoever_is_cancelled_or_moved_by_another_in_the_same_moment_is_not_call
     again.then = None
     timers.run_due(600)
     assert [name for name, _ in calls[3:]] == ["again", "moved"]
+
+
+def test_what_is_put_off_is_called_though_stale_entries_were_removed_meanwhile(calls: list[tuple[str, int]]) -> None:
+    """(2), (4)"""
+    timers = TimerQueue()
+    others = [Note("other", calls) for _ in range(2 * STALE_MIN)]
+    for other in others:
+        timers.at(50, other)
+
+    def works_much() -> None:
+        timers.worked += WORKED_MAX
+        for other in others:
+            timers.cancel(other)
+
+    timers.at(10, Note("a", calls, works_much))
+    timers.at(10, Note("b", calls))
+    timers.run_due(10)
+    assert calls == [("a", 10)]
+    assert timers.next_ms() == 10
+    timers.run_due(10)
+    assert calls == [("a", 10), ("b", 10)]
+
+
+def test_those_after_one_that_fails_are_called_in_the_next_run(calls: list[tuple[str, int]]) -> None:
+    """(4)"""
+
+    def fails() -> None:
+        raise MemoryError
+
+    timers = TimerQueue()
+    timers.at(10, Note("a", calls, fails))
+    timers.at(11, Note("b", calls))
+    with pytest.raises(MemoryError):
+        timers.run_due(20)
+    timers.run_due(20)
+    assert calls == [("a", 20), ("b", 20)]
 
 
 def test_only_an_earlier_first_one_is_told(calls: list[tuple[str, int]]) -> None:
