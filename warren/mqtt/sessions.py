@@ -125,7 +125,9 @@ class MqttSessions(KeptSessions):
 
     def leave_shares(self, session: KeptSession) -> None:
         """A session ends."""
-        for each in shared_of(session.notes):
+        shares = shared_of(session.notes)
+        self.broker.timers.worked += len(shares)  # very many sessions may end at the same time
+        for each in shares:
             self.leave_share(_queue_of(each.filter), session.name)
 
     def close(self) -> None:

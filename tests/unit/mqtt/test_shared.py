@@ -9,7 +9,7 @@ from mqtt_harness import MqttClient, Packet, connect_packet, message, mqtt_clien
 
 from warren.mqtt import packets as p
 from warren.mqtt.client_subscriptions import SHARES_MAX
-from warren.mqtt.sessions import restore_sessions
+from warren.mqtt.sessions import restore_sessions, sessions_of
 
 QUEUE = "mqtt-shared-g/a/+"
 
@@ -44,6 +44,20 @@ def test_two_groups_have_each_message_both(harness: Harness) -> None:
     two.subscribe("$share/h/a")
     mqtt_client(harness, 5, "w").publish("a", b"x")
     assert one.bodies() == two.bodies() == [b"x"]
+
+
+def test_sessions_with_many_shares_that_end_at_one_time_take_turns(harness: Harness) -> None:
+    many = 12
+    clients = [lasting(harness, str(number))[0] for number in range(many)]
+    for number, client in enumerate(clients):
+        client.subscribe(*(f"$share/{number}/{at}" for at in range(SHARES_MAX)))
+    for client in clients:
+        client.hang_up()
+    kept = sessions_of(harness.broker, harness.vhost).sessions
+    harness.broker.keep_time(int(harness.broker.log.now_ms) + 101_000)
+    assert 0 < len(kept) < many
+    harness.pass_time(101)
+    assert not kept and not harness.vhost.queues
 
 
 def test_qos_1_is_granted_at_most_and_the_lower_one_counts(harness: Harness) -> None:
