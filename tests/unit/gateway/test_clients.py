@@ -527,6 +527,26 @@ def test_a_client_that_the_system_does_not_watch_is_closed_and_the_others_go_on(
         run(work, served)
 
 
+def test_a_listener_that_the_system_does_not_watch_again_is_tried_again() -> None:
+    with gateway() as served:
+        full = FullSelector(served.clients._selector)
+        served.clients._selector = full
+        (listener,) = served.clients._listeners.values()
+        served.clients._rest(listener)
+        served.now_s += 1
+        full.is_full = True
+        with pytest.raises(OSError, match="No space"):
+            served.clients.tick(LEADER)
+        full.is_full = False
+        served.clients.tick(LEADER)
+
+        async def work() -> None:
+            with served.client():
+                await until(lambda: served.begun)
+
+        run(work, served)
+
+
 def test_a_leader_that_the_system_does_not_watch_is_let_go() -> None:
     with gateway() as served:
         full = FullSelector(served.clients._selector)
