@@ -8,7 +8,6 @@ import socket
 import ssl
 from dataclasses import replace
 from typing import Any, cast
-from unittest.mock import Mock
 
 import pytest
 import trio
@@ -446,6 +445,16 @@ def test_a_connection_that_the_system_does_not_watch_is_closed_and_the_next_is_a
     assert place.reactor._admission.unauthenticated == ACCEPTS_PER_TURN - 1
 
 
+def no_memory(*_: object) -> Any:
+    raise MemoryError
+
+
+class WithoutMemory(ClientOfNode):
+    """A client of another node for which no peer can be made."""
+
+    local = property(no_memory, lambda self, value: None)  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize("is_from_afar", [False, True])
 def test_a_connection_without_memory_for_its_peer_leaves_nothing_behind(
     place: Place, monkeypatch: pytest.MonkeyPatch, is_from_afar: bool
@@ -454,15 +463,14 @@ def test_a_connection_without_memory_for_its_peer_leaves_nothing_behind(
     (innocent,) = place.connect(1)
     place.reactor.acceptor.begin_serving()
     peer = cast(socket.socket, Peer())
-    with monkeypatch.context() as patched:
-        patched.setattr(place.reactor.sockets, "connect", Mock(side_effect=MemoryError))
-        if is_from_afar:
-            place.reactor.acceptor.pass_on(peer, FROM_AFAR)
-            assert [type(error) for error in place.crashes] == [MemoryError]
-            place.crashes.clear()
-        else:
-            with pytest.raises(MemoryError):
-                place.reactor.acceptor.adopt(peer, "127.0.0.1")
+    if is_from_afar:
+        place.reactor.acceptor.pass_on(peer, WithoutMemory("192.0.2.7:50412", "", is_tls=True))
+        assert [type(error) for error in place.crashes] == [MemoryError]
+        place.crashes.clear()
+    else:
+        monkeypatch.setattr(peer, "getpeername", no_memory)
+        with pytest.raises(MemoryError):
+            place.reactor.acceptor.adopt(peer, "127.0.0.1")
     assert peer.fileno() == -1
     innocent.say(QOS)
     place.turn()
@@ -547,15 +555,7 @@ def test_a_peer_for_which_memory_does_not_suffice_is_lost_and_the_next_ones_get_
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third = place.connect(3)
-    transport = place.reactor.sockets.by_fd[first.fileno()]
-    real = Transport.flush
-
-    def flush(self: Transport) -> bool:
-        if self is transport:
-            raise MemoryError
-        return real(self)
-
-    monkeypatch.setattr(Transport, "flush", flush)
+    monkeypatch.setattr(first, "send", no_memory)
     for peer in (first, second, third):
         peer.say(QOS)
     place.reactor.turn(place.reactor._selector.poll(0))
