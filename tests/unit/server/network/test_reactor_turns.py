@@ -452,7 +452,7 @@ def no_memory(*_: object) -> Any:
 class WithoutMemory(ClientOfNode):
     """A client of another node for which no peer can be made."""
 
-    local = property(no_memory, lambda self, value: None)  # type: ignore[assignment]
+    local = property(no_memory, lambda self, value: None)
 
 
 @pytest.mark.parametrize("is_from_afar", [False, True])
