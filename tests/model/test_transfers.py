@@ -51,6 +51,7 @@ from .restarting_broker import RestartingBroker
 
 START_MS: Final = 1_700_000_000_000
 CRASH_STATES: Final = 12
+FIRST: Final = 1  # messages of the first piece: it tells how many queues get each
 EVERYTHING: Final = ".*"
 
 
@@ -287,13 +288,13 @@ def test_a_queue_that_is_deleted_in_the_middle_ends_or_empties_a_transfer(gone: 
 
     work.desk.between = between
     transfer = work.run(work.transfer())
-    assert transfer.transferred == PIECE_MESSAGES
+    assert transfer.transferred == FIRST
     if gone == "from":
         assert transfer.state == FAILED and transfer.error == "the queue was deleted"
-        assert work.bodies("to") == bodies[:PIECE_MESSAGES]
+        assert work.bodies("to") == bodies[:FIRST]
     else:
-        assert (transfer.state, transfer.unroutable) == (DONE, 2 * PIECE_MESSAGES)
-        assert work.bodies("from") == bodies[PIECE_MESSAGES:]
+        assert (transfer.state, transfer.unroutable) == (DONE, len(bodies) - FIRST)
+        assert work.bodies("from") == bodies[FIRST:]
 
 
 def test_a_stopped_transfer_keeps_what_it_has_done_and_does_no_more() -> None:
@@ -479,7 +480,7 @@ def test_a_transfer_ends_with_the_reason_when_its_user_may_not_go_on(change: Any
 
     work.desk.between = between
     work.run(transfer)
-    done = 2 * PIECE_MESSAGES
+    done = FIRST + PIECE_MESSAGES
     assert (transfer.state, transfer.transferred) == (FAILED, done)
     assert reason in transfer.error
     assert work.bodies("to") == bodies[:done]
@@ -495,13 +496,13 @@ def test_permissions_hold_for_what_is_parked_as_well() -> None:
     transfer.parked, transfer.total, transfer.limit = True, 2 * PIECE_MESSAGES, 2 * PIECE_MESSAGES
 
     def between() -> None:
-        if transfer.transferred == PIECE_MESSAGES:
+        if transfer.transferred == FIRST:
             work.desk.between = lambda: None
             guests_rights(work, PermissionPut("guest", "/", EVERYTHING, "^$", EVERYTHING))
 
     work.desk.between = between
     work.run(transfer)
-    assert (transfer.state, transfer.transferred) == (FAILED, PIECE_MESSAGES)
+    assert (transfer.state, transfer.transferred) == (FAILED, FIRST)
     assert "write access to exchange 'amq.default'" in transfer.error
 
 
@@ -533,9 +534,9 @@ def test_an_exchange_that_is_deleted_in_the_middle_ends_a_transfer() -> None:
 
     work.desk.between = between
     transfer = work.run(work.transfer("gone", "k"))
-    assert (transfer.state, transfer.transferred) == (FAILED, PIECE_MESSAGES)
+    assert (transfer.state, transfer.transferred) == (FAILED, FIRST)
     assert transfer.error == "no exchange 'gone' in vhost '/'"
-    assert work.bodies("from") == bodies[PIECE_MESSAGES:]
+    assert work.bodies("from") == bodies[FIRST:]
 
 
 def test_a_transfer_waits_while_publishers_have_to_wait() -> None:
@@ -556,7 +557,7 @@ def test_a_transfer_waits_while_publishers_have_to_wait() -> None:
             nursery.start_soon(transfer.run, work.desk.view)
             for _ in range(5):
                 await trio.testing.wait_all_tasks_blocked()
-                assert transfer.state == RUNNING and transfer.transferred == PIECE_MESSAGES
+                assert transfer.state == RUNNING and transfer.transferred == FIRST
                 clock.jump(10)
             broker.set_alarm("memory", False)
             while transfer.ended_at_ms is None:
