@@ -22,8 +22,8 @@ run: ## set up and start the broker with embedded defaults (ARGS="--amqp 127.0.0
 test: setup-check ## set up and run all tests but the long ones
 	scripts/test $(ARGS)
 
-test-long: setup-check ## the tests that are marked long: kills, RabbitMQ as a peer, large numbers; random ones at full length
-	scripts/test --long
+test-long: setup-check ## the tests that are marked long: most of browsers, Spark and kills, large numbers; random ones at full length
+	scripts/test --long $(ARGS)
 
 test-cluster-clients: setup-test ## what clients of others do, at a node of a cluster that does not lead (ARGS="compat/pika_client")
 	cd tests && WARREN_TEST_CLUSTER=1 ../$(PYTEST) $(or $(ARGS),compat)

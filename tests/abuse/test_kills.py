@@ -13,7 +13,7 @@ from .attacks import ATTACKS
 from .kills import killed
 
 # The attacks of which a start finds most; each of the others is started after as well, with the mark `long`.
-CHOSEN = ("commit-of-many-messages", "filters-of-everything", "wide-publishes")
+CHOSEN = ("commit-of-many-messages", "filters-of-everything")
 
 
 @pytest.mark.parametrize(

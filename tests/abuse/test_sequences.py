@@ -16,6 +16,7 @@ METHODS = int(os.environ.get("WARREN_TEST_ABUSE_METHODS", "30000"))
 REQUESTS = int(os.environ.get("WARREN_TEST_ABUSE_REQUESTS", "1500"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300 + METHODS // 50)
 def test_extreme_values_in_every_method_leave_the_engine_whole_and_as_small_as_before() -> None:
     seed = random.SystemRandom().getrandbits(32)

@@ -37,14 +37,10 @@ def axe() -> str:
     return AXE.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("width", "colours"),
-    [
-        (1280, "light"),
-        pytest.param(1280, "dark", marks=pytest.mark.long),
-        pytest.param(360, "light", marks=pytest.mark.long),
-        pytest.param(360, "dark", marks=pytest.mark.long),
-    ],
+    [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")],
 )
 def test_no_page_has_a_serious_finding(
     open_ui: Open, api: Api, amqp: Connect, logged_in: Any, vhost: str, axe: str, width: int, colours: str

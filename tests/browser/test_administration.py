@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from integration.management.client import Api, q
 from playwright.sync_api import Route, expect
 
@@ -9,6 +10,7 @@ from .conftest import Connect
 from .ui import Ui
 
 
+@pytest.mark.long
 def test_a_user_is_added_changed_and_deleted(ui: Ui, api: Api, vhost: str) -> None:
     name = f"amy {vhost}"
     ui.visit("users")
@@ -64,6 +66,7 @@ def test_a_user_is_added_with_permissions_for_a_vhost_in_one_form(ui: Ui, api: A
     api.delete(f"/users/{q(name)}")
 
 
+@pytest.mark.long
 def test_permissions_and_topic_permissions_are_set_edited_and_cleared_for_a_user(ui: Ui, api: Api, vhost: str) -> None:
     name = f"bob {vhost}"
     api.put(f"/users/{q(name)}", {"password": "x", "tags": ""})
@@ -99,6 +102,7 @@ def test_permissions_and_topic_permissions_are_set_edited_and_cleared_for_a_user
     api.delete(f"/users/{q(name)}")
 
 
+@pytest.mark.long
 def test_permissions_are_set_from_the_page_of_the_vhost_as_well(ui: Ui, api: Api, vhost: str) -> None:
     ui.visit("vhosts", vhost)
     ui.heading(vhost)
@@ -112,6 +116,7 @@ def test_permissions_are_set_from_the_page_of_the_vhost_as_well(ui: Ui, api: Api
     assert api.get(f"/permissions/{q(vhost)}/guest")["read"] == ".*"
 
 
+@pytest.mark.long
 def test_a_vhost_is_added_changed_traced_and_deleted(ui: Ui, api: Api, vhost: str) -> None:
     name = f"{vhost} new"
     ui.visit("vhosts")
@@ -159,6 +164,7 @@ def test_a_name_that_the_broker_refuses_keeps_the_form_and_says_why(ui: Ui, api:
     expect(ui.dialog).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_form_is_not_sent_without_a_vhost_when_the_names_come_late(ui: Ui, api: Api) -> None:
     # With a vhost chosen for all pages a form has it at once; without one the browser asks for it.
     held: list[Route] = []
@@ -183,6 +189,7 @@ def test_a_form_is_not_sent_without_a_vhost_when_the_names_come_late(ui: Ui, api
     assert api.get(f"/queues/{q(ui.vhost)}/homeless")["name"] == "homeless"
 
 
+@pytest.mark.long
 def test_limits_of_vhosts_and_users_are_set_and_cleared(ui: Ui, api: Api, vhost: str) -> None:
     ui.visit("limits")
     ui.heading("Limits")
@@ -209,6 +216,7 @@ def test_limits_of_vhosts_and_users_are_set_and_cleared(ui: Ui, api: Api, vhost:
     expect(mine).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_policy_is_added_matches_is_edited_and_deleted(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     channel = amqp().channel()
     for name in ("orders.eu", "orders.us", "events"):
@@ -247,6 +255,7 @@ def test_a_policy_is_added_matches_is_edited_and_deleted(ui: Ui, api: Api, amqp:
     assert api.get(f"/policies/{q(vhost)}") == []
 
 
+@pytest.mark.long
 def test_an_operator_policy_is_added_and_deleted(ui: Ui, api: Api, vhost: str) -> None:
     ui.visit("policies", vhost=vhost)
     ui.press("Add operator policy")
@@ -261,6 +270,7 @@ def test_an_operator_policy_is_added_and_deleted(ui: Ui, api: Api, vhost: str) -
     expect(ui.row("ceiling")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_parameters_are_added_changed_and_deleted(ui: Ui, api: Api, vhost: str) -> None:
     ui.visit("parameters", vhost=vhost)
     ui.heading("Parameters")
@@ -291,6 +301,7 @@ def test_parameters_are_added_changed_and_deleted(ui: Ui, api: Api, vhost: str) 
     assert api.get(f"/parameters/federation-upstream/{q(vhost)}") == []
 
 
+@pytest.mark.long
 def test_the_name_of_the_cluster_is_changed(ui: Ui, api: Api) -> None:
     before = api.get("/cluster-name")["name"]
     ui.visit("cluster")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from integration.management.client import Api, q
 from playwright.sync_api import expect
 
@@ -9,6 +10,7 @@ from .conftest import Connect
 from .ui import Ui
 
 
+@pytest.mark.long
 def test_the_overview_says_why_a_queue_grows_and_leads_to_its_consumers(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 import pika
+import pytest
 from integration.management.client import Api, q
 from integration.staging import Stager, to_queue
 from playwright.sync_api import expect
@@ -48,6 +49,7 @@ def test_there_is_nothing_in_a_vhost_before_a_program_has_made_something(ui: Ui,
     api.delete("/queues/%2F/elsewhere")
 
 
+@pytest.mark.long
 def test_a_drain_is_shown_released_and_deleted(own_ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     ui = own_ui
     ui.page.get_by_label("Refresh every").select_option("0")
@@ -82,6 +84,7 @@ def test_a_drain_is_shown_released_and_deleted(own_ui: Ui, api: Api, amqp: Conne
     assert api.get(f"/warren/drains/{q(vhost)}") == []
 
 
+@pytest.mark.long
 def test_claims_are_looked_at_and_lost_only_when_that_is_said(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     channel = fill(amqp, "orders", 3)
     claim(api, vhost, "orders", "lake", 2)
@@ -108,6 +111,7 @@ def test_claims_are_looked_at_and_lost_only_when_that_is_said(ui: Ui, api: Api, 
     expect(ui.card("Drains")).to_contain_text("No queue is being drained.")
 
 
+@pytest.mark.long
 def test_what_is_claimed_meanwhile_is_not_lost_by_a_page_that_did_not_know(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:
@@ -123,6 +127,7 @@ def test_what_is_claimed_meanwhile_is_not_lost_by_a_page_that_did_not_know(
     assert api.get(path)["claimed"] == 2
 
 
+@pytest.mark.long
 def test_a_snapshot_is_shown_and_deleted(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     fill(amqp, "orders", 4)
     made = api.post(f"/warren/snapshots/{q(vhost)}/orders", {"ttl_s": 7200}).json
@@ -139,6 +144,7 @@ def test_a_snapshot_is_shown_and_deleted(ui: Ui, api: Api, amqp: Connect, vhost:
     assert api.get(f"/warren/snapshots/{q(vhost)}") == []
 
 
+@pytest.mark.long
 def test_stages_are_discarded_by_their_user_and_by_administrators_only(
     ui: Ui, open_ui: Open, api: Api, amqp: Connect, add_user: Callable[[str, str], None], vhost: str
 ) -> None:

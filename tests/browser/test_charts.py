@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from integration.management.client import Api, q
 from playwright.sync_api import expect
 
@@ -48,6 +49,7 @@ def test_a_queue_offers_the_ranges_that_the_broker_keeps_of_queues(ui: Ui, api: 
     expect(ui.main).not_to_contain_text("No samples yet")
 
 
+@pytest.mark.long
 def test_the_total_is_seen_beneath_what_is_ready(own_ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     ui = own_ui
     channel = amqp().channel()
@@ -68,6 +70,7 @@ def test_the_total_is_seen_beneath_what_is_ready(own_ui: Ui, api: Api, amqp: Con
     assert len(times) >= 4
 
 
+@pytest.mark.long
 def test_an_axis_of_messages_has_whole_numbers(own_ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     ui = own_ui
     channel = amqp().channel()

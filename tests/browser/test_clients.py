@@ -13,6 +13,7 @@ from .conftest import Connect
 from .ui import Ui
 
 
+@pytest.mark.long
 def test_clients_are_called_by_the_names_they_give(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     named = amqp(client_properties={"connection_name": "checkout", "product": "shop"})
     named.channel()
@@ -34,6 +35,7 @@ def test_clients_are_called_by_the_names_they_give(ui: Ui, api: Api, amqp: Conne
     ui.heading("checkout")
 
 
+@pytest.mark.long
 def test_a_shovel_of_this_broker_is_no_client_with_a_user(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     channel = amqp(client_properties={"connection_name": "a client"}).channel()
     channel.queue_declare("from", durable=True)
@@ -56,6 +58,7 @@ def test_a_shovel_of_this_broker_is_no_client_with_a_user(ui: Ui, api: Api, amqp
     expect(ui.row("a client").get_by_role("link", name="guest")).to_be_visible()
 
 
+@pytest.mark.long
 def test_an_application_is_all_connections_of_one_name(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     for name in ("billing", "billing", "billing of another"):
         channel = amqp(client_properties={"connection_name": name}).channel()
@@ -119,6 +122,7 @@ def test_names_of_queues_break_after_a_separator_where_their_column_is_narrow(
         assert all(line[-1] in "._-" for line in lines[:-1]), lines
 
 
+@pytest.mark.long
 def test_selected_connections_are_closed_together_with_a_reason(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     clients = {
         name: amqp(client_properties={"connection_name": name}) for name in ("web-1", "web-2", "worker", "worker-2")
@@ -143,6 +147,7 @@ def test_selected_connections_are_closed_together_with_a_reason(ui: Ui, api: Api
     expect(ui.main.locator(".picked")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_consumer_is_cancelled_from_the_list_of_consumers(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     connection = amqp()
     channel = connection.channel()
@@ -166,6 +171,7 @@ def test_a_consumer_is_cancelled_from_the_list_of_consumers(ui: Ui, api: Api, am
     assert ui.overflow() == 0
 
 
+@pytest.mark.long
 def test_the_connection_of_a_slow_consumer_is_closed_from_the_list_of_consumers(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:

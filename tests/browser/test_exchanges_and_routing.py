@@ -11,6 +11,7 @@ from .conftest import Connect
 from .ui import Ui
 
 
+@pytest.mark.long
 def test_an_exchange_is_added_and_deleted(ui: Ui, api: Api, vhost: str) -> None:
     ui.visit("exchanges", vhost=vhost)
     ui.heading("Exchanges")
@@ -41,6 +42,7 @@ def test_what_cannot_be_deleted_has_no_such_button(ui: Ui, vhost: str) -> None:
         expect(ui.main.get_by_role("button", name="Delete…")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_an_exchange_is_bound_to_a_queue_to_an_exchange_and_from_one(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:
@@ -86,6 +88,7 @@ def _orders(amqp: Connect) -> None:
     channel.queue_bind("acme", "selected", "", {"x-match": "all", "tenant": "acme"})
 
 
+@pytest.mark.long
 def test_the_routing_page_says_where_a_message_goes_and_brings_out_its_path(ui: Ui, amqp: Connect, vhost: str) -> None:
     _orders(amqp)
     ui.visit("routing", vhost=vhost)
@@ -116,6 +119,7 @@ def test_the_routing_page_says_where_a_message_goes_and_brings_out_its_path(ui: 
     expect(ui.main.get_by_role("alert")).to_contain_text("missing")
 
 
+@pytest.mark.long
 def test_a_path_that_was_found_comes_into_sight(ui: Ui, amqp: Connect, vhost: str) -> None:
     _orders(amqp)
     ui.page.set_viewport_size({"width": 1280, "height": 480})
@@ -129,6 +133,7 @@ def test_a_path_that_was_found_comes_into_sight(ui: Ui, amqp: Connect, vhost: st
         expect(hits.nth(at)).to_be_in_viewport(ratio=0.99)
 
 
+@pytest.mark.long
 def test_the_drawing_is_filtered_shown_as_a_table_moved_and_leads_to_what_it_shows(
     ui: Ui, amqp: Connect, vhost: str
 ) -> None:
@@ -156,6 +161,7 @@ def test_the_drawing_is_filtered_shown_as_a_table_moved_and_leads_to_what_it_sho
     ui.heading("acme")
 
 
+@pytest.mark.long
 def test_tracing_copies_messages_while_it_is_on(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     channel = amqp().channel()
     channel.queue_declare("trace")
@@ -174,6 +180,7 @@ def test_tracing_copies_messages_while_it_is_on(ui: Ui, api: Api, amqp: Connect,
     expect(ui.main.locator(".message")).to_contain_text("traced")
 
 
+@pytest.mark.long
 def test_a_connection_is_closed_with_a_reason_that_its_client_gets(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     mine = amqp(client_properties={"connection_name": "to be closed"})
     mine.channel()

@@ -68,6 +68,7 @@ def test_a_queue_of_this_name_is_added_found_looked_at_bound_filled_and_deleted(
 PLACES = ("vhosts", "users", "policies", "parameters", "federation", "queues", "exchanges", "connections", "channels")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_everything_else_of_this_name_is_shown_as_text_and_can_be_followed_and_deleted(
     ui: Ui, api: Api, amqp: Connect, name: str
@@ -120,6 +121,7 @@ def test_everything_else_of_this_name_is_shown_as_text_and_can_be_followed_and_d
     assert ui.page.evaluate("document.images.length") == 1  # the broker's own
 
 
+@pytest.mark.long
 def test_what_is_called_by_a_step_between_folders_is_refused_and_nothing_else_is_asked_for(
     ui: Ui, api: Api, vhost: str
 ) -> None:
@@ -138,6 +140,7 @@ def test_what_is_called_by_a_step_between_folders_is_refused_and_nothing_else_is
     assert ui.refused == []
 
 
+@pytest.mark.long
 def test_a_key_of_arguments_that_every_object_inherits_is_shown_as_any_other(own_ui: Ui, api: Api, vhost: str) -> None:
     own_ui.visit("queues", vhost=vhost)
     api.put(f"/queues/{q(vhost)}/inherits", {"arguments": {"__proto__": 1, "constructor": 2, "x-max-length": 3}})
@@ -168,6 +171,7 @@ def test_a_message_with_a_timestamp_beyond_all_calendars_leaves_the_page_of_its_
     expect(ui.main.get_by_role("button", name="Delete…")).to_be_visible()
 
 
+@pytest.mark.long
 def test_what_is_long_and_has_no_place_to_break_fits_a_narrow_window(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:

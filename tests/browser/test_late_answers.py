@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from integration.management.client import Api, q
 from playwright.sync_api import Route, expect
 
@@ -27,6 +28,7 @@ def held(ui: Ui, pattern: str | re.Pattern[str]) -> Iterator[list[Route]]:
         ui.page.unroute(pattern)
 
 
+@pytest.mark.long
 def test_a_copy_is_begun_once_however_often_it_is_asked_for(ui: Ui, api: Api, vhost: str, amqp: Connect) -> None:
     channel = amqp().channel()
     channel.queue_declare("from")
@@ -47,6 +49,7 @@ def test_a_copy_is_begun_once_however_often_it_is_asked_for(ui: Ui, api: Api, vh
     assert len(api.get(f"/warren/transfers/{q(vhost)}")) == 1
 
 
+@pytest.mark.long
 def test_names_are_offered_for_what_was_typed_last(ui: Ui, vhost: str, amqp: Connect) -> None:
     channel = amqp().channel()
     for name in ("from", "first", "second"):
@@ -65,6 +68,7 @@ def test_names_are_offered_for_what_was_typed_last(ui: Ui, vhost: str, amqp: Con
     expect(offered).to_have_attribute("value", "second")
 
 
+@pytest.mark.long
 def test_definitions_go_where_they_were_looked_at(ui: Ui, api: Api, vhost: str) -> None:
     queue = {"name": "fresh", "durable": True, "auto_delete": False, "arguments": {}}
     ui.visit("definitions")
@@ -106,6 +110,7 @@ def test_a_user_is_said_to_have_no_vhost_only_when_that_is_known(ui: Ui) -> None
     expect(ui.row("guest")).to_contain_text("/")
 
 
+@pytest.mark.long
 def test_the_messages_shown_are_in_the_state_that_is_chosen(ui: Ui, vhost: str, amqp: Connect) -> None:
     channel = amqp().channel()
     channel.confirm_delivery()
@@ -120,6 +125,7 @@ def test_the_messages_shown_are_in_the_state_that_is_chosen(ui: Ui, vhost: str, 
     expect(ui.page.get_by_text("No message is unacked.")).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_result_is_chosen_among_those_that_are_shown(ui: Ui, vhost: str, amqp: Connect) -> None:
     channel = amqp().channel()
     for name in ("shell-first", "shell-second"):

@@ -18,6 +18,7 @@ def _uri(broker: WarrenProcess, vhost: str) -> str:
     return f"amqp://guest:guest@127.0.0.1:{broker.amqp_port}/{q(vhost)}"
 
 
+@pytest.mark.long
 def test_a_shovel_is_added_moves_messages_is_edited_restarted_and_deleted(
     ui: Ui, api: Api, amqp: Connect, broker: WarrenProcess, vhost: str
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_shovel_is_added_moves_messages_is_edited_restarted_and_deleted(
     assert api.get(f"/parameters/shovel/{q(vhost)}") == []
 
 
+@pytest.mark.long
 def test_an_upstream_is_added_federates_by_a_policy_and_is_deleted(
     ui: Ui, api: Api, amqp: Connect, broker: WarrenProcess, vhost: str
 ) -> None:
@@ -97,6 +99,7 @@ def test_an_upstream_is_added_federates_by_a_policy_and_is_deleted(
     api.delete(f"/vhosts/{q(there)}")
 
 
+@pytest.mark.long
 def test_a_table_is_added_follows_is_edited_restarted_and_deleted(
     ui: Ui, api: Api, amqp: Connect, broker: WarrenProcess, vhost: str
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_file_that_is_no_definitions_is_refused_before_anything_is_imported(ui
     expect(into.get_by_role("button", name="Import…")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_an_import_sends_what_the_file_has_with_numbers_beyond_those_of_browsers(ui: Ui, api: Api, vhost: str) -> None:
     policy = {"name": "large", "pattern": "^x", "definition": {"max-length": 2**53 + 1}, "apply-to": "queues"}
     ui.visit("definitions")
@@ -206,6 +210,7 @@ def test_an_import_sends_what_the_file_has_with_numbers_beyond_those_of_browsers
     assert api.get(f"/policies/{q(vhost)}/large")["definition"] == {"max-length": 2**53 + 1}
 
 
+@pytest.mark.long
 def test_a_form_refuses_a_number_that_a_browser_would_change(ui: Ui, api: Api, vhost: str) -> None:
     definition = {"max-length": 2**53 + 1}
     api.put(f"/policies/{q(vhost)}/large", {"pattern": "^x", "definition": definition, "apply-to": "queues"})

@@ -27,6 +27,7 @@ def test_a_wrong_password_is_refused_and_the_right_one_shows_the_place_that_was_
     expect(ui.page).to_have_title("Queues and streams \u2013 Warren")
 
 
+@pytest.mark.long
 def test_logging_out_ends_the_session_at_the_broker(open_ui: Open) -> None:
     ui = open_ui()
     ui.log_in("guest", "guest")
@@ -41,6 +42,7 @@ def test_logging_out_ends_the_session_at_the_broker(open_ui: Open) -> None:
     expect(ui.page.get_by_label("Username")).to_be_visible()
 
 
+@pytest.mark.long
 def test_when_a_session_ends_logging_in_leads_back_to_the_same_place(open_ui: Open, logged_in: Any, vhost: str) -> None:
     ui = open_ui(Ui.address("queues", vhost=vhost, sort="messages", desc="1"), storage_state=logged_in)
     ui.heading("Queues and streams")
@@ -87,6 +89,7 @@ def test_a_user_whose_tags_allow_no_management_is_refused(
     expect(ui.page.get_by_role("alert")).to_contain_text("may not manage the broker")
 
 
+@pytest.mark.long
 def test_nobody_is_told_to_be_logged_out_while_the_session_goes_on(open_ui: Open) -> None:
     ui = open_ui()
     ui.log_in("guest", "guest")

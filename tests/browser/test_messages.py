@@ -54,6 +54,7 @@ def test_publishing_where_no_queue_takes_it_is_said(ui: Ui) -> None:
     ui.wait_for_place("routing", vhost=ui.vhost, exchange="amq.direct")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "stays", "redelivered", "dead"),
     [
@@ -90,6 +91,7 @@ def test_getting_does_to_messages_what_the_mode_says(
     expect(taken.get_by_role("status")).to_have_text("The queue has no ready message.")
 
 
+@pytest.mark.long
 def test_the_browser_shows_bodies_as_json_text_and_hex_and_takes_nothing_out(ui: Ui, api: Api, amqp: Connect) -> None:
     channel = amqp().channel()
     channel.queue_declare("q")
@@ -118,6 +120,7 @@ def test_the_browser_shows_bodies_as_json_text_and_hex_and_takes_nothing_out(ui:
     assert found is not None and not found.redelivered and found.message_count == 2
 
 
+@pytest.mark.long
 def test_dead_letters_show_why_and_when_and_are_sent_back_singly_or_all(ui: Ui, api: Api, amqp: Connect) -> None:
     channel = amqp().channel()
     channel.queue_declare("q")
@@ -164,6 +167,7 @@ def test_dead_letters_show_why_and_when_and_are_sent_back_singly_or_all(ui: Ui, 
     assert api.get(f"/queues/{q(ui.vhost)}/work")["messages"] == 4
 
 
+@pytest.mark.long
 def test_the_browser_filters_pages_and_keeps_its_state_in_the_address(ui: Ui, api: Api, amqp: Connect) -> None:
     channel = amqp().channel()
     channel.exchange_declare("x", "fanout")
@@ -197,6 +201,7 @@ def test_the_browser_filters_pages_and_keeps_its_state_in_the_address(ui: Ui, ap
     expect(pager.get_by_role("status")).to_have_text("1\u201350 of 120")
 
 
+@pytest.mark.long
 def test_the_browser_shows_every_state_a_message_can_be_in(ui: Ui, api: Api, amqp: Connect) -> None:
     channel = amqp().channel()
     channel.queue_declare("q", durable=True, arguments={"x-delivery-limit": 1, "x-delivery-limit-action": "park"})
@@ -229,6 +234,7 @@ def test_the_browser_shows_every_state_a_message_can_be_in(ui: Ui, api: Api, amq
     expect(ui.main).to_contain_text("No message is undelivered.")
 
 
+@pytest.mark.long
 def test_messages_are_moved_and_copied_to_queues_and_exchanges(ui: Ui, api: Api, amqp: Connect) -> None:
     channel = amqp().channel()
     for name in ("q", "copies", "moved", "bound"):
@@ -271,6 +277,7 @@ def test_messages_are_moved_and_copied_to_queues_and_exchanges(ui: Ui, api: Api,
     expect(ui.dialog.get_by_role("alert")).to_contain_text("nowhere")
 
 
+@pytest.mark.long
 def test_dead_letters_are_sent_back_to_where_they_came_from(ui: Ui, api: Api, amqp: Connect) -> None:
     channel = amqp().channel()
     channel.queue_declare("work", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
@@ -286,6 +293,7 @@ def test_dead_letters_are_sent_back_to_where_they_came_from(ui: Ui, api: Api, am
     api.eventually(f"/queues/{q(ui.vhost)}/work", lambda it: it["messages"] == 3)
 
 
+@pytest.mark.long
 def test_a_long_transfer_shows_its_progress_and_is_stopped(ui: Ui, api: Api, amqp: Connect) -> None:
     channel = amqp().channel()
     channel.queue_declare("q")

@@ -51,6 +51,7 @@ def test_a_session_is_looked_at_and_ended(ui: Ui, api: Api, vhost: str, client: 
         client.take()
 
 
+@pytest.mark.long
 def test_retained_messages_are_looked_at_and_cleared(ui: Ui, api: Api, vhost: str, client: MqttSocket) -> None:
     ui.visit("retained", vhost=vhost)
     ui.heading(f"Retained messages in {vhost}")
@@ -76,6 +77,7 @@ def test_retained_messages_are_looked_at_and_cleared(ui: Ui, api: Api, vhost: st
     assert api.get(f"/warren/retained/{q(vhost)}") == []
 
 
+@pytest.mark.long
 def test_a_connection_shows_what_its_client_has_subscribed_to(
     ui: Ui, api: Api, broker: WarrenProcess, vhost: str, client: MqttSocket
 ) -> None:

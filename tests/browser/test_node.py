@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from integration.management.client import Api, q
 from playwright.sync_api import Route, expect
 
@@ -35,6 +36,7 @@ def test_the_memory_of_the_node_is_told_by_part_with_its_share(ui: Ui, api: Api,
     expect(ui.card("Reactor")).to_contain_text("p99")
 
 
+@pytest.mark.long
 def test_the_memory_of_the_node_fits_every_screen_whatever_its_numbers(own_ui: Ui, api: Api) -> None:
     ui = own_ui
     large = 1023 * 2**20
@@ -52,6 +54,7 @@ def test_the_memory_of_the_node_fits_every_screen_whatever_its_numbers(own_ui: U
     expect(memory.get_by_label("Sort by").locator("option")).to_have_text(["Part", "Bytes"])
 
 
+@pytest.mark.long
 def test_the_store_has_charts_of_its_size_and_what_it_writes(ui: Ui, api: Api, amqp: Connect) -> None:
     channel = amqp().channel()
     channel.queue_declare("stored", durable=True)
@@ -68,6 +71,7 @@ def test_the_store_has_charts_of_its_size_and_what_it_writes(ui: Ui, api: Api, a
     ui.wait_for_place("store", range="3600")
 
 
+@pytest.mark.long
 def test_an_alarm_says_on_every_page_what_to_do(own_ui: Ui) -> None:
     ui = own_ui
     trouble = {"name": "rabbit@here", "mem_alarm": True, "disk_free_alarm": True, "inbound_alarm": False}
@@ -99,6 +103,7 @@ def member(node: str, state: str, **more: object) -> dict[str, object]:
     return {"node": node, "role": role, "state": state, "running": is_running, "in_sync": is_running} | known | more
 
 
+@pytest.mark.long
 def test_the_nodes_of_a_cluster_are_listed_with_what_to_do_about_those_that_are_missing(own_ui: Ui) -> None:
     ui = own_ui
     members = [
@@ -133,6 +138,7 @@ def test_the_nodes_of_a_cluster_are_listed_with_what_to_do_about_those_that_are_
     expect(banner.get_by_role("link", name="Look at the cluster")).to_have_attribute("href", "#/cluster")
 
 
+@pytest.mark.long
 def test_a_set_that_is_short_is_an_alarm_on_every_page_and_a_broker_by_itself_says_so(own_ui: Ui) -> None:
     ui = own_ui
     ui.visit("cluster")
@@ -147,6 +153,7 @@ def test_a_set_that_is_short_is_an_alarm_on_every_page_and_a_broker_by_itself_sa
     expect(ui.page.locator(".banner.alarm")).to_contain_text("rabbit@one has too few nodes in sync")
 
 
+@pytest.mark.long
 def test_the_log_is_shown_live_and_by_level_text_and_audit(ui: Ui, api: Api) -> None:
     ui.visit("logs", audit="1")
     ui.heading("Logs")

@@ -160,6 +160,7 @@ def test_every_page_is_whole_silent_and_within_its_width(
     assert (ui.refused, ui.trouble) == ([], [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [1280, 360])
 def test_the_reference_of_the_api_is_whole_and_filtered(open_ui: Open, width: int) -> None:
     ui = open_ui(viewport={"width": width, "height": 760})
@@ -174,6 +175,7 @@ def test_the_reference_of_the_api_is_whole_and_filtered(open_ui: Open, width: in
     assert ui.page.evaluate(UNNAMED) == []
 
 
+@pytest.mark.long
 def test_the_pages_may_load_nothing_from_elsewhere(open_ui: Open) -> None:
     ui = open_ui()
     answer = ui.page.goto("/")
@@ -185,6 +187,7 @@ def test_the_pages_may_load_nothing_from_elsewhere(open_ui: Open) -> None:
     ui.trouble.clear()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [1280, 360])
 def test_a_dialog_keeps_the_focus_and_gives_it_back(ui: Ui, width: int) -> None:
     ui.page.set_viewport_size({"width": width, "height": 760})
@@ -220,6 +223,7 @@ def test_the_focus_goes_back_to_what_a_dialog_was_opened_with(ui: Ui) -> None:
     expect(add).to_be_focused()
 
 
+@pytest.mark.long
 def test_the_first_tab_stop_leads_past_the_menu(own_ui: Ui) -> None:
     ui = own_ui
     ui.page.keyboard.press("Tab")
@@ -229,6 +233,7 @@ def test_the_first_tab_stop_leads_past_the_menu(own_ui: Ui) -> None:
     ui.heading("Overview")
 
 
+@pytest.mark.long
 def test_the_menu_of_a_narrow_screen_opens_takes_the_focus_and_closes(ui: Ui) -> None:
     ui.page.set_viewport_size({"width": 360, "height": 760})
     button = ui.page.get_by_role("button", name="Menu")
@@ -245,6 +250,7 @@ def test_the_menu_of_a_narrow_screen_opens_takes_the_focus_and_closes(ui: Ui) ->
     expect(button).to_have_attribute("aria-expanded", "false")
 
 
+@pytest.mark.long
 def test_a_list_on_a_narrow_screen_begins_with_depth_and_rates(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     channel = amqp().channel()
     channel.queue_declare("short")
@@ -291,6 +297,7 @@ def test_the_chosen_tab_is_in_sight_on_a_narrow_screen(ui: Ui, api: Api, vhost: 
     assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 360
 
 
+@pytest.mark.long
 def test_an_address_that_is_mistyped_says_so_and_leads_home(open_ui: Open, logged_in: Any) -> None:
     ui = open_ui(storage_state=logged_in)
     ui.page.goto("/no/such/page")

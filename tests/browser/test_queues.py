@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pika
+import pytest
 from integration.management.client import Api, q
 from playwright.sync_api import expect
 
@@ -40,6 +41,7 @@ def test_a_queue_is_added_with_arguments_of_every_type(ui: Ui, api: Api, vhost: 
     assert found["durable"] is False
 
 
+@pytest.mark.long
 def test_a_mistyped_argument_is_told_of_before_it_is_sent(ui: Ui, api: Api, vhost: str) -> None:
     ui.visit("queues", vhost=vhost)
     ui.press("Add queue")
@@ -61,6 +63,7 @@ def test_a_mistyped_argument_is_told_of_before_it_is_sent(ui: Ui, api: Api, vhos
     assert api.get(f"/queues/{q(vhost)}/mine")["arguments"] == {"x-message-ttl": 5, "owner": "shop"}
 
 
+@pytest.mark.long
 def test_a_binding_is_offered_names_that_exist(ui: Ui, api: Api, vhost: str) -> None:
     for name in ("orders.eu", "orders.us", "events"):
         api.put(f"/queues/{q(vhost)}/{name}")
@@ -76,6 +79,7 @@ def test_a_binding_is_offered_names_that_exist(ui: Ui, api: Api, vhost: str) -> 
     expect(ui.main.locator(f"datalist[id='{field.get_attribute('list')}'] option")).to_have_count(1)
 
 
+@pytest.mark.long
 def test_a_quorum_queue_is_added(ui: Ui, api: Api, vhost: str) -> None:
     ui.visit("queues", vhost=vhost)
     ui.press("Add queue")
@@ -87,6 +91,7 @@ def test_a_quorum_queue_is_added(ui: Ui, api: Api, vhost: str) -> None:
     assert api.get(f"/queues/{q(vhost)}/voted")["durable"] is True
 
 
+@pytest.mark.long
 def test_purging_and_deleting_ask_first_and_escape_leaves_everything(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:
@@ -112,6 +117,7 @@ def test_purging_and_deleting_ask_first_and_escape_leaves_everything(
     assert api.ask("GET", f"/queues/{q(vhost)}/q").status == 404
 
 
+@pytest.mark.long
 def test_many_queues_are_purged_and_deleted_at_once(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     channel = amqp().channel()
     for name in ("a1", "a2", "a3", "b"):
@@ -138,6 +144,7 @@ def test_many_queues_are_purged_and_deleted_at_once(ui: Ui, api: Api, amqp: Conn
     assert [each["name"] for each in api.get(f"/queues/{q(vhost)}")] == ["a2", "b"]
 
 
+@pytest.mark.long
 def test_what_some_of_many_queues_refuse_is_said(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     owner = amqp().channel()
     owner.queue_declare("locked", exclusive=True)
@@ -151,6 +158,7 @@ def test_what_some_of_many_queues_refuse_is_said(ui: Ui, api: Api, amqp: Connect
     expect(ui.main.locator("tbody tr")).to_have_count(1)
 
 
+@pytest.mark.long
 def test_a_paused_queue_takes_messages_and_delivers_none_until_it_is_resumed(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:
@@ -177,6 +185,7 @@ def _park(channel: pika.adapters.blocking_connection.BlockingChannel, count: int
     reject_all(channel, "held", requeue=True)
 
 
+@pytest.mark.long
 def test_what_a_queue_holds_back_is_shown_browsed_released_and_dropped(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:
@@ -205,6 +214,7 @@ def test_what_a_queue_holds_back_is_shown_browsed_released_and_dropped(
     assert (now["parked"]["messages"], now["delayed"]["messages"]) == (0, 0)
 
 
+@pytest.mark.long
 def test_the_keys_of_a_queue_that_knows_duplicates_are_forgotten(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     channel = amqp().channel()
     channel.queue_declare("once", arguments={"x-message-deduplication": True, "x-cache-ttl": 60_000})
@@ -222,6 +232,7 @@ def test_the_keys_of_a_queue_that_knows_duplicates_are_forgotten(ui: Ui, api: Ap
     assert api.get(path)["keys"] == 0
 
 
+@pytest.mark.long
 def test_consumers_and_bindings_of_a_queue_are_shown_and_bindings_made_and_removed(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:
@@ -252,6 +263,7 @@ def test_consumers_and_bindings_of_a_queue_are_shown_and_bindings_made_and_remov
     assert [(each["source"], each["arguments"]) for each in left] == [("amq.headers", {"x-match": "any", "level": 3})]
 
 
+@pytest.mark.long
 def test_a_queue_that_goes_while_it_is_looked_at_is_said_to_be_gone(ui: Ui, amqp: Connect, vhost: str) -> None:
     channel = amqp().channel()
     channel.queue_declare("short")
@@ -263,6 +275,7 @@ def test_a_queue_that_goes_while_it_is_looked_at_is_said_to_be_gone(ui: Ui, amqp
     expect(ui.page.locator(".banner.warning")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_an_idle_queue_is_idle_in_the_list_and_on_its_page(ui: Ui, api: Api, vhost: str) -> None:
     api.put(f"/queues/{q(vhost)}/quiet")
     api.eventually(f"/queues/{q(vhost)}/quiet", lambda it: it["idle_since"])
@@ -287,6 +300,7 @@ def test_a_queue_says_how_many_bytes_are_unacked_and_persistent(ui: Ui, api: Api
     expect(ui.page.get_by_role("navigation", name="You are in")).to_have_text(f"Queuesvhost {vhost}")
 
 
+@pytest.mark.long
 def test_a_list_of_queues_shows_how_long_each_was_lately(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     channel = amqp().channel()
     channel.queue_declare("still")
@@ -309,6 +323,7 @@ def test_a_list_of_queues_shows_how_long_each_was_lately(ui: Ui, api: Api, amqp:
     expect(ui.main.locator(".sparkline")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_field_says_what_it_means_when_it_is_asked(ui: Ui, api: Api, vhost: str) -> None:
     api.put(f"/queues/{q(vhost)}/plain")
     ui.visit("queues", vhost=vhost)

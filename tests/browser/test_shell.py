@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from integration.management.client import Api, q
 from playwright.sync_api import Request, expect
 
@@ -9,6 +10,7 @@ from .conftest import Connect
 from .ui import Ui
 
 
+@pytest.mark.long
 def test_the_search_box_finds_and_the_arrow_keys_choose(ui: Ui, amqp: Connect, vhost: str) -> None:
     channel = amqp().channel()
     channel.queue_declare("needle/1")
@@ -27,6 +29,7 @@ def test_the_search_box_finds_and_the_arrow_keys_choose(ui: Ui, amqp: Connect, v
     expect(box).to_have_value("")
 
 
+@pytest.mark.long
 def test_enter_shows_everything_that_was_found_on_a_page(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     channel = amqp().channel()
     channel.queue_declare("wanted")
@@ -42,6 +45,7 @@ def test_enter_shows_everything_that_was_found_on_a_page(ui: Ui, api: Api, amqp:
     expect(ui.row("wanted.reader")).to_have_count(1)
 
 
+@pytest.mark.long
 def test_refreshing_is_done_by_hand_while_it_is_off_and_rests_while_the_page_is_hidden(
     own_ui: Ui, amqp: Connect, vhost: str
 ) -> None:
@@ -86,6 +90,7 @@ def test_refreshing_is_done_by_hand_while_it_is_off_and_rests_while_the_page_is_
         ui.page.evaluate(hide, False)
 
 
+@pytest.mark.long
 def test_keys_lead_to_pages_and_the_help_names_them(ui: Ui) -> None:
     ui.page.keyboard.press("?")
     expect(ui.dialog.get_by_role("heading")).to_have_text("Keyboard shortcuts")
@@ -113,6 +118,7 @@ def test_keys_lead_to_pages_and_the_help_names_them(ui: Ui) -> None:
     expect(ui.dialog).to_have_count(0)
 
 
+@pytest.mark.long
 def test_the_theme_is_switched_and_remembered(own_ui: Ui) -> None:
     ui = own_ui
 
@@ -134,6 +140,7 @@ def test_the_theme_is_switched_and_remembered(own_ui: Ui) -> None:
     assert background() == dark
 
 
+@pytest.mark.long
 def test_columns_are_chosen_and_remembered(own_ui: Ui, amqp: Connect, vhost: str) -> None:
     ui = own_ui
     amqp().channel().queue_declare("q")
@@ -153,6 +160,7 @@ def test_columns_are_chosen_and_remembered(own_ui: Ui, amqp: Connect, vhost: str
     expect(headings.filter(has_text="Type")).to_have_count(1)
 
 
+@pytest.mark.long
 def test_sorting_filtering_and_pages_are_in_the_address(ui: Ui, api: Api, vhost: str) -> None:
     queues = [{"name": f"q{at:03}", "durable": False, "auto_delete": False, "arguments": {}} for at in range(60)]
     api.post(f"/definitions/{q(vhost)}", {"queues": queues})
@@ -189,6 +197,7 @@ def test_sorting_filtering_and_pages_are_in_the_address(ui: Ui, api: Api, vhost:
     expect(rows).to_have_count(10)
 
 
+@pytest.mark.long
 def test_the_chosen_vhost_stays_on_the_way_through_the_menu(ui: Ui, vhost: str) -> None:
     ui.page.get_by_label("Vhost").select_option(vhost)
     ui.wait_for_place(vhost=vhost)
@@ -203,6 +212,7 @@ def test_the_chosen_vhost_stays_on_the_way_through_the_menu(ui: Ui, vhost: str) 
     ui.heading("amq.topic")
 
 
+@pytest.mark.long
 def test_connections_are_found_by_the_names_of_their_clients(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     connection = amqp(client_properties={"connection_name": "rarely seen"})
     for number in range(9):
@@ -216,6 +226,7 @@ def test_connections_are_found_by_the_names_of_their_clients(ui: Ui, api: Api, a
     ui.heading("rarely seen")
 
 
+@pytest.mark.long
 def test_an_address_without_its_hash_leads_to_the_page(own_ui: Ui, vhost: str) -> None:
     own_ui.page.goto(f"/queues?vhost={q(vhost)}")
     own_ui.heading("Queues and streams")

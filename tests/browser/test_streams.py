@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from integration.management.client import Api, q
 from playwright.sync_api import expect
 
@@ -22,6 +23,7 @@ def fill(amqp: Connect, count: int) -> None:
         channel.basic_publish("", "s", b"%d" % number)
 
 
+@pytest.mark.long
 def test_a_stream_is_added_with_arguments_of_streams(ui: Ui, api: Api, vhost: str) -> None:
     ui.visit("queues", vhost=vhost)
     ui.press("Add queue")
@@ -43,6 +45,7 @@ def test_a_stream_is_added_with_arguments_of_streams(ui: Ui, api: Api, vhost: st
     assert found["arguments"] == STREAM | {"x-max-age": "7D"}
 
 
+@pytest.mark.long
 def test_a_stream_is_shown_with_its_offsets_and_without_what_it_does_not_do(ui: Ui, amqp: Connect, vhost: str) -> None:
     fill(amqp, 3)
     ui.visit("queues", vhost, "s")
@@ -60,6 +63,7 @@ def test_a_stream_is_shown_with_its_offsets_and_without_what_it_does_not_do(ui: 
     expect(ui.page.locator(".tabs [aria-current]")).to_contain_text("Overview")
 
 
+@pytest.mark.long
 def test_messages_of_a_stream_are_copied(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     fill(amqp, 3)
     amqp().channel().queue_declare("to")
@@ -94,6 +98,7 @@ def test_consumers_of_a_stream_are_shown_with_the_offset_that_each_gets_next(
     expect(ui.row("second")).to_contain_text("waiting")
 
 
+@pytest.mark.long
 def test_a_group_is_shown_set_to_another_place_and_forgotten(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     fill(amqp, 5)
     connection = amqp()

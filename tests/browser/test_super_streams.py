@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from integration.management.client import Api, q
 from playwright.sync_api import expect
 
@@ -11,6 +12,7 @@ from .conftest import Connect
 from .ui import Ui
 
 
+@pytest.mark.long
 def test_a_super_stream_is_added_and_listed(ui: Ui, api: Api, vhost: str) -> None:
     ui.visit("super-streams", vhost=vhost)
     ui.heading("Super streams")
@@ -35,6 +37,7 @@ def test_a_super_stream_is_added_and_listed(ui: Ui, api: Api, vhost: str) -> Non
     assert names == ["keys-emea", "keys-apac"]
 
 
+@pytest.mark.long
 def test_its_exchange_shows_partitions_and_groups_and_deletes_all_of_it(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:

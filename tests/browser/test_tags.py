@@ -42,6 +42,7 @@ TITLES = {
 ADMIN = [title for title in TITLES.values() if title not in ("Cluster", "Store")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("tags", "menu"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack
 
+import pytest
 from broker_process import WarrenProcess
 from integration.management.client import Api, q
 from playwright.sync_api import Route, expect
@@ -12,6 +13,7 @@ from playwright.sync_api import Route, expect
 from .ui import Ui
 
 
+@pytest.mark.long
 def test_ten_thousand_queues_make_a_list_a_search_and_no_drawing(ui: Ui, api: Api, vhost: str) -> None:
     count = 10_000
     queues = [{"name": f"q{at:05}", "durable": False, "auto_delete": False, "arguments": {}} for at in range(count)]
@@ -30,6 +32,7 @@ def test_ten_thousand_queues_make_a_list_a_search_and_no_drawing(ui: Ui, api: Ap
     expect(ui.main).to_contain_text("401 exchanges and queues are too many to draw.")
 
 
+@pytest.mark.long
 def test_a_refresh_that_fails_says_so_keeps_what_was_there_and_recovers(
     own_ui: Ui, api: Api, broker: WarrenProcess, vhost: str
 ) -> None:
@@ -59,6 +62,7 @@ def test_a_refresh_that_fails_says_so_keeps_what_was_there_and_recovers(
     expect(banner).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_refresh_recovers_by_itself_once_the_broker_answers(ui: Ui, vhost: str) -> None:
     ui.visit("queues", vhost=vhost)
     ui.heading("Queues and streams")
@@ -70,6 +74,7 @@ def test_a_refresh_recovers_by_itself_once_the_broker_answers(ui: Ui, vhost: str
     expect(banner).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_broker_that_takes_requests_and_answers_none_is_told_of_and_recovers(own_ui: Ui, vhost: str) -> None:
     ui = own_ui
     ui.visit("queues", vhost=vhost)
@@ -89,6 +94,7 @@ def test_a_broker_that_takes_requests_and_answers_none_is_told_of_and_recovers(o
     expect(banner).to_have_count(0)
 
 
+@pytest.mark.long
 def test_thousands_of_bindings_are_shown_part_by_part(ui: Ui, api: Api, vhost: str) -> None:
     binding = {"source": "amq.topic", "destination": "many", "destination_type": "queue", "arguments": {}}
     queue = {"name": "many", "durable": True, "auto_delete": False, "arguments": {}}

@@ -48,6 +48,7 @@ def _lived(seed: int, fault: Fault) -> History:
     return broker.history
 
 
+@pytest.mark.long
 def test_every_outcome_that_a_right_broker_can_have_is_accepted() -> None:
     found = 0
     for seed in range(10 * SEEDS):

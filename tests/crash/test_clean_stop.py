@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pika
+import pytest
 from broker_process import WarrenProcess
 from integration.peers import connect
 from pika import spec
@@ -80,6 +81,7 @@ def _stop(process: WarrenProcess, connection: pika.BlockingConnection) -> None:
     assert process.wait() == 0
 
 
+@pytest.mark.long
 def test_a_second_clean_stop_without_anything_between_changes_nothing(tmp_path: Path) -> None:
     bodies = [b"%d" % number for number in range(50)]
     with WarrenProcess(tmp_path, {"http": "off"}) as process:

@@ -215,6 +215,7 @@ def test_the_shim_fails_reads_of_the_store_and_of_nothing_else(tmp_path: Path) -
     assert read() == ["abcd", "klmn"] * 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(-(-CYCLES // CYCLES_PER_LIFE)))
 def test_reads_that_fail_for_a_while_lose_nothing(tmp_path: Path, number: int) -> None:
     seed = SEED + 5_000_000 + number
@@ -283,6 +284,7 @@ def _declare(process: WarrenProcess, names: list[str]) -> None:
             channel.basic_publish("", name, name.encode(), _PERSISTENT)
 
 
+@pytest.mark.long
 def test_a_metadata_store_that_cannot_be_read_loses_no_queue(tmp_path: Path) -> None:
     """SQLite reads its file itself, not through the simulated disk: it is failed by the preloaded library."""
     disk = FailingDisk(tmp_path)
@@ -324,6 +326,7 @@ def _rows(process: WarrenProcess) -> list[tuple[str, int, int]]:
     return [(row["what"], row["first"], row["end"]) for row in _asked(process, "warren/damage") if row["queue"] == "q"]
 
 
+@pytest.mark.long
 def test_a_damaged_message_is_named_until_it_is_given_up_and_its_file_stays(tmp_path: Path) -> None:
     settings = {"store.memory_bytes": 0, "store.segment_bytes": 64 << 10, "store.scrub_bytes_per_s": 0}
     bodies = [b"%03d" % number * 300 for number in range(200)]
@@ -365,6 +368,7 @@ def test_a_damaged_message_is_named_until_it_is_given_up_and_its_file_stays(tmp_
         wait_until(lambda: not path.exists(), "the file to go")
 
 
+@pytest.mark.long
 def test_what_the_disk_never_gives_is_given_up_block_by_block(tmp_path: Path) -> None:
     disk = FailingDisk(tmp_path)
     settings = {"store.memory_bytes": 0, "store.scrub_bytes_per_s": 0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from broker_process import WarrenProcess, wait_until
 from compat.pika_client.wire import WireClient
 from integration.peers import broker_at, next_body, open_wire
@@ -174,6 +175,7 @@ def test_a_disk_that_somebody_else_fills_to_the_last_byte_loses_nothing_that_was
             assert set(publisher.confirmed) <= set(_drain(consumer))
 
 
+@pytest.mark.long
 def test_a_start_with_less_space_than_a_segment_takes_the_acks_that_make_some(tmp_path: Path) -> None:
     with SmallDisk(tmp_path / "data", 32 * MIB) as disk, _broker(tmp_path, disk, FREE_MIN_BYTES) as process:
         publisher = Publisher(process)

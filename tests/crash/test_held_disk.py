@@ -217,6 +217,7 @@ def test_publishes_of_many_connections_share_a_sync(broker: WarrenProcess, disk:
     assert disk.done - before <= 4
 
 
+@pytest.mark.long
 def test_confirms_of_a_broker_told_not_to_wait_do_not_wait(tmp_path: Path, shim: Path) -> None:
     disk = HeldDisk(tmp_path, shim)
     settings = {"store.confirm": "os"}

@@ -212,6 +212,7 @@ def run_and_kill(process: WarrenProcess, books: Books, chooser: random.Random) -
         client.join()
 
 
+@pytest.mark.long
 def test_what_was_confirmed_is_in_one_place_after_kill_9(tmp_path: Path) -> None:
     chooser = random.Random(SEED)
     settings = small_store(chooser)

@@ -55,6 +55,7 @@ class Publisher:
         self._thread.join()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", range(3))
 def test_confirmed_large_messages_survive_a_kill_and_others_are_whole_or_absent(tmp_path: Path, moment: int) -> None:
     """`moment`: how much of the last batch has been written when the process is killed, as far as that can be aimed."""

@@ -64,6 +64,7 @@ def asked(process: WarrenProcess, path: str) -> Any:
         return None
 
 
+@pytest.mark.long
 def test_a_broker_confirms_and_keeps_messages_where_there_is_nothing_of_linux(tmp_path: Path) -> None:
     with WarrenProcess(tmp_path, wrapper=[sys.executable, str(BARE_UNIX)]) as process:
         publish(process, 20)

@@ -486,6 +486,7 @@ def _random_change(choose: random.Random) -> MetadataChange:
     return choose.choice(changes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_random_batches_leave_what_the_model_holds_even_when_each_is_committed_twice(store: Store, seed: int) -> None:
     print(f"seed {seed}")

@@ -111,6 +111,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_what_is_committed_survives_kill_9_at_once_and_the_store_opens_again(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -228,6 +229,7 @@ def test_a_url_that_leads_nowhere_is_one_line_without_the_password(url: str, rea
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_driver_of_postgresql_that_is_not_installed_is_named_with_what_installs_it() -> None:
     program = """
 import sys
@@ -345,6 +347,7 @@ def test_asynchronous_commit_is_turned_on_again(postgres: PostgresServer) -> Non
     catalogue.close()
 
 
+@pytest.mark.long
 def test_changes_wait_in_the_log_while_postgresql_is_away_and_are_applied_when_it_is_back() -> None:
     from .postgres import running_postgres
 

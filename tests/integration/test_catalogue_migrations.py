@@ -191,6 +191,7 @@ def loaded(url: str) -> list[MetadataChange]:
         catalogue.close()
 
 
+@pytest.mark.long
 def test_queues_of_version_1_get_ids_in_the_order_of_vhost_and_name_and_all_else_stays(fresh_url: FreshUrl) -> None:
     database = Database(fresh_url())
     database.make_version_1(QUEUES)

@@ -33,6 +33,7 @@ def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
+@pytest.mark.long
 def test_every_consumer_receives_exactly_what_was_sent_to_it_and_the_output_is_plain(tmp_path: Path) -> None:
     with WarrenProcess(tmp_path) as broker:
         result = run_demo("--url", f"amqp://guest:guest@127.0.0.1:{broker.amqp_port}/%2F")
@@ -51,6 +52,7 @@ def test_nobody_listening_at_the_given_url_is_said_in_one_line(tmp_path: Path) -
     assert result.stderr == f"demo: nothing listens on 127.0.0.1:{port}\n"
 
 
+@pytest.mark.long
 def test_a_broker_started_by_the_demo_listens_and_is_gone_afterwards() -> None:
     with demo.broker_of_our_own() as url:
         parameters = demo.parameters_of(url)

@@ -349,6 +349,7 @@ def process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[WarrenPr
     broker.kill()
 
 
+@pytest.mark.long
 def test_every_kind_of_binding_routes_as_before_after_kill_9(process: WarrenProcess) -> None:
     process.start()
     match_all = {"x-match": "all", "colour": "r\u00f8d", "size": 3, "fine": True}
@@ -444,6 +445,7 @@ def test_names_with_control_characters_are_refused_and_the_broker_goes_on(proces
         assert next_body(client, spec.Basic.GetOk) == b"found"
 
 
+@pytest.mark.long
 def test_a_newer_schema_in_postgresql_is_refused_in_one_line_with_exit_code_1_and_left_alone(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
@@ -471,6 +473,7 @@ def test_a_newer_schema_in_postgresql_is_refused_in_one_line_with_exit_code_1_an
             client.channel().queue_declare("kept", passive=True)
 
 
+@pytest.mark.long
 def test_while_postgresql_is_away_declarations_are_answered_and_messages_flow(tmp_path: Path) -> None:
     with (
         running_postgres() as server,
@@ -509,6 +512,7 @@ def test_while_postgresql_is_away_declarations_are_answered_and_messages_flow(tm
             again.channel().queue_declare("meanwhile too", passive=True)
 
 
+@pytest.mark.long
 def test_a_postgresql_that_does_not_answer_keeps_no_broker_from_stopping(tmp_path: Path) -> None:
     with running_postgres() as server:
         url = server.fresh_url()
@@ -533,6 +537,7 @@ def test_a_postgresql_that_does_not_answer_keeps_no_broker_from_stopping(tmp_pat
         process.stop()
 
 
+@pytest.mark.long
 def test_a_broker_that_stops_while_postgresql_is_away_knows_at_its_next_start_what_was_declared(tmp_path: Path) -> None:
     with running_postgres() as server:
         process = WarrenProcess(tmp_path, flags={"metadata-url": server.fresh_url()})

@@ -17,6 +17,7 @@ def ended(started: fork_server.Forked | subprocess.Popen[bytes], directory: Path
     return started.wait(60), (directory / "out").read_text(), (directory / "log").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -67,6 +68,7 @@ def test_whoever_wants_another_environment_for_the_interpreter_gets_no_fork(tmp_
         assert fork_server.fork(["version"], dict(os.environ) | {"WARREN_LOG_LEVEL": "debug"}, out, out) is not None
 
 
+@pytest.mark.long
 def test_a_first_fork_from_a_changed_environment_leaves_later_ones_their_server(tmp_path: Path) -> None:
     """In a process of its own, where nothing has been forked yet."""
     program = """

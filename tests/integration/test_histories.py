@@ -63,6 +63,7 @@ def go_back(process: WarrenProcess, kept: Path) -> None:
     shutil.copytree(kept, messages)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("is_declared", [False, True], ids=["messages", "metadata"])
 def test_messages_older_than_the_metadata_are_refused_until_loss_is_accepted(
@@ -122,6 +123,7 @@ def test_the_message_store_of_another_broker_is_refused(tmp_path: Path) -> None:
     assert " and the metadata store is that of message store " in told
 
 
+@pytest.mark.long
 def test_a_broker_that_was_killed_is_not_older_than_itself(tmp_path: Path) -> None:
     process = broker(tmp_path)
     process.start()

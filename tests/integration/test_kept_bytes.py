@@ -158,6 +158,7 @@ def test_what_peers_choose_is_not_kept(scene: Scene, cached_bytes: int) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.long
 def test_what_requests_say_is_not_kept(tmp_path: Path) -> None:
     """Paths, queries, headers, fields of bodies, and names of things that do not exist."""
     long = 7000

@@ -52,6 +52,7 @@ def rows_shown(out: Path) -> int:
     return int(found[1].replace(",", ""))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(2 * DEADLINE_S)
 def test_a_run_goes_on_where_one_was_interrupted_and_all_of_it_is_in_the_table_once(tmp_path: Path) -> None:
     pytest.importorskip("pyiceberg_core")

@@ -652,6 +652,7 @@ def test_the_process_gives_back_what_connections_queues_and_messages_took(tmp_pa
         wait_until(lambda: process.resident_bytes() - before < 12 * MIB, f"the memory to be given back: {grown}")
 
 
+@pytest.mark.long
 def test_the_memory_of_unfinished_messages_goes_back_to_the_system(tmp_path: Path) -> None:
     connections, frames = 20, 100
     piece = frame(m.FRAME_BODY, 1, bytes(128 * 1024 - m.FRAME_OVERHEAD_BYTES))

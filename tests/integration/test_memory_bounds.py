@@ -172,6 +172,7 @@ def test_a_stalled_consumer_that_reads_again_gets_everything_in_order(process: W
             assert next_body(consumer, spec.Basic.Deliver).startswith(b"%d-" % number)
 
 
+@pytest.mark.long
 def test_a_peer_that_does_not_read_its_get_oks_is_not_asked_for_more(process: WarrenProcess) -> None:
     rounds, body = 300, b"y" * MIB
     with open_wire(process) as publisher, _small_receiver(process, channel_number=2) as getter:
@@ -199,6 +200,7 @@ def test_a_peer_that_does_not_read_its_get_oks_is_not_asked_for_more(process: Wa
         sender.join()
 
 
+@pytest.mark.long
 def test_a_peer_that_does_not_read_small_replies_is_held_up_and_then_answered(process: WarrenProcess) -> None:
     rounds = 400_000  # the kernel and the broker hold some 150,000
     name = "r" * 250
@@ -221,6 +223,7 @@ def test_a_peer_that_does_not_read_small_replies_is_held_up_and_then_answered(pr
         asker.open_channel(2)
 
 
+@pytest.mark.long
 def test_a_publisher_that_does_not_read_its_returns_is_held_up_and_then_answered(process: WarrenProcess) -> None:
     rounds, body = 300, b"z" * MIB
     with _small_receiver(process) as publisher:
@@ -289,6 +292,7 @@ def _has_input(client: WireClient) -> bool:
     return bool(select.select([client.socket], [], [], 0)[0])
 
 
+@pytest.mark.long
 def test_above_the_watermark_publishers_wait_consumers_drain_and_nothing_is_lost(tmp_path: Path) -> None:
     watermark, size, count = 128 * MIB, 20_000, 12_000
     settings = {"limits.memory_high_watermark": watermark}

@@ -312,6 +312,7 @@ def test_data_and_its_files_are_private_whatever_the_umask(tmp_path: Path) -> No
         process.stop()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("executed")
 def test_a_signal_that_means_nothing_is_logged_and_ignored(tmp_path: Path) -> None:
     with WarrenProcess(tmp_path) as process:
@@ -341,6 +342,7 @@ main()
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("executed")
 def test_a_thread_that_hangs_does_not_keep_a_process_that_is_to_stop(tmp_path: Path) -> None:
     with WarrenProcess(tmp_path, wrapper=(sys.executable, "-P", "-c", HANGING)) as process:

@@ -31,6 +31,7 @@ def serves(port: int) -> bool:
         return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streams", ["2>&-", ">&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full", ">/dev/full 2>&1"])
 def test_streams_that_take_nothing(tmp_path: Path, streams: str) -> None:
     port = free_port()

@@ -92,6 +92,7 @@ def test_a_message_has_all_its_properties(spark: SparkSession, publisher: Publis
     assert [row.body for row in as_json] == [None, ""]  # bodies that are not UTF-8 are null
 
 
+@pytest.mark.long
 def test_a_batch_goes_from_one_offset_or_time_to_another(spark: SparkSession, publisher: Publisher, name: str) -> None:
     publisher.stream(name, 10)
     first = numbers(frame(spark, publisher, name))
@@ -109,6 +110,7 @@ def test_a_batch_goes_from_one_offset_or_time_to_another(spark: SparkSession, pu
     assert numbers(frame(spark, publisher, name, endingTimestamp=ending)) == first
 
 
+@pytest.mark.long
 def test_the_same_frame_has_the_same_rows_while_producers_go_on(
     spark: SparkSession, publisher: Publisher, name: str
 ) -> None:
@@ -122,6 +124,7 @@ def test_the_same_frame_has_the_same_rows_while_producers_go_on(
     assert numbers(frame(spark, publisher, name)) == list(range(30))
 
 
+@pytest.mark.long
 def test_the_same_frame_has_the_same_rows_though_spark_plans_it_anew(
     spark: SparkSession, publisher: Publisher, name: str, pushdown: None
 ) -> None:
@@ -141,6 +144,7 @@ def pushdown(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(PUSHDOWN_CONF)
 
 
+@pytest.mark.long
 def test_filters_leave_the_same_whoever_applies_them(
     spark: SparkSession, publisher: Publisher, name: str, pushdown: None
 ) -> None:
@@ -166,6 +170,7 @@ def test_filters_leave_the_same_whoever_applies_them(
         assert numbers(pushed.where(condition)) == numbers(plain.where(condition)), condition
 
 
+@pytest.mark.long
 def test_a_limit_and_a_queue_without_messages(spark: SparkSession, publisher: Publisher, name: str) -> None:
     publisher.stream(name)
     empty = frame(spark, publisher, name)
@@ -192,6 +197,7 @@ def test_a_wrong_option_fails_where_it_is_given(spark: SparkSession, publisher: 
         spark.readStream.format("warren").options(subscribe="orders", startingOffsets="newest").load()
 
 
+@pytest.mark.long
 def test_large_and_empty_bodies_arrive_whole(spark: SparkSession, publisher: Publisher, name: str) -> None:
     publisher.stream(name)
     large = bytes(range(256)) * (16 << 12)
@@ -204,6 +210,7 @@ def test_large_and_empty_bodies_arrive_whole(spark: SparkSession, publisher: Pub
     assert sums[1]["sum"] == hashlib.sha256(large).hexdigest()
 
 
+@pytest.mark.long
 def test_many_tasks_read_a_stream_once(spark: SparkSession, publisher: Publisher, name: str) -> None:
     publisher.stream(name, 10_000)
     cases: list[tuple[dict[str, int], int]] = [

@@ -31,7 +31,7 @@ class Reader:
 
     def __init__(self, publisher: Publisher, stream: str, directory: Path) -> None:
         if not PYTHON.exists():
-            pytest.skip(f"{PYTHON.relative_to(ROOT)} is not there: `make setup-test` installs it")
+            pytest.skip(f"{PYTHON.relative_to(ROOT)} is not there: `make test-long` installs it")
         self._stream = stream
         self._directory = directory
         self._environment = os.environ | {

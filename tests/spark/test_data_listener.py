@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.long
 def test_all_modes_read_with_tokens(spark: SparkSession, tmp_path: Path, name: str) -> None:
     with WarrenProcess(tmp_path / "broker", {"data": "127.0.0.1:0"}) as process:
         publisher = Publisher(process)

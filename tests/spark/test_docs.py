@@ -40,6 +40,7 @@ def run(block: str, names: dict[str, object]) -> None:
             return
 
 
+@pytest.mark.long
 def test_the_examples_of_the_documentation_run(
     spark: SparkSession,
     publisher: Publisher,

@@ -49,6 +49,7 @@ def offsets(state: Manifest, directory: Path) -> list[int]:
     return sorted(found)
 
 
+@pytest.mark.long
 def test_either_engine_goes_on_where_the_other_ended(
     broker: WarrenProcess, publisher: Publisher, tmp_path: Path, name: str
 ) -> None:
@@ -65,6 +66,7 @@ def test_either_engine_goes_on_where_the_other_ended(
     }
 
 
+@pytest.mark.long
 def test_conditions_and_directories_are_those_of_the_other_engine(
     broker: WarrenProcess, publisher: Publisher, tmp_path: Path, name: str
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_queue_is_copied_and_json_comes_back(
     assert sorted(taken) == sorted([b"\xff\x00" * 100, "ü".encode()] * 2)
 
 
+@pytest.mark.long
 def test_sql_says_what_is_written(broker: WarrenProcess, publisher: Publisher, tmp_path: Path, name: str) -> None:
     publisher.stream(name)
     publisher.numbers(name, range(30))
@@ -114,6 +117,7 @@ def test_sql_says_what_is_written(broker: WarrenProcess, publisher: Publisher, t
         export(broker, name, tmp_path / "json", spark=False, form="json")
 
 
+@pytest.mark.long
 def test_the_partitions_of_a_super_stream_are_exported(
     broker: WarrenProcess, publisher: Publisher, tmp_path: Path, name: str
 ) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.long
 def test_bodies_are_parsed_as_json_and_what_is_none_is_kept_as_text(
     spark: SparkSession, publisher: Publisher, name: str
 ) -> None:
@@ -38,6 +39,7 @@ def test_bodies_are_parsed_as_json_and_what_is_none_is_kept_as_text(
         with_json(frame, "bigint")
 
 
+@pytest.mark.long
 def test_what_passes_for_json_and_is_none_is_corrupt(spark: SparkSession, publisher: Publisher, name: str) -> None:
     publisher.stream(name)
     bad = [b"", b"  ", b'{"id":5} rest', b'{"id":5}{"id":6}', b'{"id":5},{"id":6}', b'{"id":5}],[{"id":6}']
@@ -52,6 +54,7 @@ def test_what_passes_for_json_and_is_none_is_corrupt(spark: SparkSession, publis
     assert infer_json_schema(spark, name, managementUrl=publisher.url).fieldNames() == ["id", "more", "s"]
 
 
+@pytest.mark.long
 def test_a_number_that_its_column_does_not_have_is_corrupt(
     spark: SparkSession, publisher: Publisher, name: str
 ) -> None:
@@ -72,6 +75,7 @@ def test_a_number_that_its_column_does_not_have_is_corrupt(
     assert [row.t for row in rows[len(bad) :]] == [True] * 4 + [False] + [True] * 3 + [False]
 
 
+@pytest.mark.long
 def test_bad_bodies_in_the_sample_leave_one_corrupt_column(
     spark: SparkSession, publisher: Publisher, name: str
 ) -> None:
@@ -94,6 +98,7 @@ def test_a_table_is_refused_and_the_view_is_named(spark: SparkSession, name: str
     spark.sql(f"drop table t_{name}")
 
 
+@pytest.mark.long
 def test_a_view_is_there_for_sql(spark: SparkSession, publisher: Publisher, name: str) -> None:
     publisher.queue(name, 3)
     view(spark, f"v_{name}", queue=name, managementUrl=publisher.url)
@@ -105,6 +110,7 @@ def test_a_view_is_there_for_sql(spark: SparkSession, publisher: Publisher, name
     assert spark.sql(f"select count(*) as count from w_{name}").collect()[0]["count"] == 3
 
 
+@pytest.mark.long
 def test_a_notebook_for_kafka_finds_its_columns(spark: SparkSession, publisher: Publisher, name: str) -> None:
     publisher.stream(name)
     publisher.publish(name, b"x", pika.BasicProperties(headers={"a": "1"}))
@@ -141,6 +147,7 @@ def imported(archive: Path, *modules: str) -> list[str]:
     return names.split()
 
 
+@pytest.mark.long
 def test_what_is_sent_to_executors_needs_nothing_else_of_warren(tmp_path: Path) -> None:
     archive = make_archive(tmp_path)
     names = imported(archive, "warren.spark_bridge.source", "warren.spark_bridge.writer")

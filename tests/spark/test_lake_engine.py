@@ -114,6 +114,7 @@ def test_both_engines_make_the_same_table_and_go_on_where_the_other_ended(place:
     assert place.rows("turns")[-1]["late"] is not None and place.rows("turns_refused")
 
 
+@pytest.mark.long
 def test_who_was_overtaken_while_tasks_ran_commits_nothing(place: Place) -> None:
     place.publisher.bodies(place.stream, map(body_of, range(30)))
     run(place.follower(spark=False))

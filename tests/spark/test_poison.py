@@ -41,6 +41,7 @@ def ended(query: StreamingQuery) -> None:
     assert query.awaitTermination(int(DEADLINE_S)), "the query does not end"
 
 
+@pytest.mark.long
 def test_single_messages_are_settled_once_with_their_batch(
     spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path
 ) -> None:
@@ -70,6 +71,7 @@ def test_single_messages_are_settled_once_with_their_batch(
     assert drained(publisher, name) == [b"0"]
 
 
+@pytest.mark.long
 def test_what_is_no_json_is_dead_lettered_and_the_query_goes_on(
     spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path
 ) -> None:
@@ -96,6 +98,7 @@ def test_corrupt_bodies_fail_a_query_if_one_wants(spark: SparkSession, publisher
         with_json(frame, "id bigint", on_corrupt="dead_letter")
 
 
+@pytest.mark.long
 def test_a_queue_without_dead_letter_exchange_is_told_of(spark: SparkSession, publisher: Publisher, name: str) -> None:
     publisher.queue(name, 1)
     with publisher.client as client:
@@ -106,6 +109,7 @@ def test_a_queue_without_dead_letter_exchange_is_told_of(spark: SparkSession, pu
         Claims("lake", managementUrl=publisher.url).dead_letter(frame)
 
 
+@pytest.mark.long
 def test_a_batch_that_fails_too_often_is_given_up_and_counts_are_right(
     spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path
 ) -> None:
@@ -137,6 +141,7 @@ def test_a_batch_that_fails_too_often_is_given_up_and_counts_are_right(
     assert publisher.depth(name) == 0
 
 
+@pytest.mark.long
 def test_stages_of_a_killed_driver_go_with_the_next_commit(
     spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+@pytest.mark.long
 def test_a_snapshot_leaves_a_queue_as_it_was(spark: SparkSession, publisher: Publisher, name: str) -> None:
     publisher.queue(name, 20)
     channel = publisher.channel
@@ -82,6 +83,7 @@ def claimed(publisher: Publisher, queue: str) -> int:
     return sum(int(each["end"]) - int(each["first"]) for each in found)
 
 
+@pytest.mark.long
 def test_a_drain_ends_while_producers_go_on_shares_the_queue_with_consumers_and_leaves_nothing_unacknowledged(
     publisher: Publisher, name: str, lake: Lake
 ) -> None:
@@ -119,6 +121,7 @@ def test_a_drain_ends_while_producers_go_on_shares_the_queue_with_consumers_and_
     assert publisher.depth(name) == 0 and claimed(publisher, name) == 0
 
 
+@pytest.mark.long
 def test_a_claim_that_spark_did_not_write_down_is_adopted_by_the_next_run(
     publisher: Publisher, name: str, lake: Lake
 ) -> None:
@@ -143,6 +146,7 @@ def test_a_claim_that_spark_did_not_write_down_is_adopted_by_the_next_run(
     assert publisher.depth(name) == 0 and claimed(publisher, name) == 0
 
 
+@pytest.mark.long
 def test_a_second_query_of_the_same_name_shuts_out_the_first(
     spark: SparkSession, publisher: Publisher, name: str, lake: Lake, tmp_path: Path
 ) -> None:
@@ -157,6 +161,7 @@ def test_a_second_query_of_the_same_name_shuts_out_the_first(
     assert lake.numbers() + second.numbers() == list(range(5))
 
 
+@pytest.mark.long
 def test_a_lease_lasts_as_long_as_a_batch_and_ends_when_the_query_has(
     spark: SparkSession, publisher: Publisher, name: str, lake: Lake
 ) -> None:

@@ -57,6 +57,7 @@ def test_rows_are_inserted_by_place_by_columns_and_by_name(
     assert taken(publisher, name) == [("one", 1, "1"), ("two", 2, None), ("three", 2, "3")]
 
 
+@pytest.mark.long
 def test_a_view_without_columns_refuses_what_leaves_out_those_of_a_reader(
     spark: SparkSession, publisher: Publisher, name: str, table: str
 ) -> None:

@@ -28,6 +28,7 @@ def rows_of_batches(query: StreamingQuery) -> list[int]:
     return [int(progress["numInputRows"]) for progress in query.recentProgress]
 
 
+@pytest.mark.long
 def test_batches_are_small_enough_and_the_same_again_when_they_were_not_committed(
     publisher: Publisher, name: str, lake: Lake
 ) -> None:
@@ -91,6 +92,7 @@ def test_available_now_ends_while_producers_go_on(publisher: Publisher, name: st
     assert max(rows_of_batches(query)) <= 200
 
 
+@pytest.mark.long
 def test_a_crash_in_the_first_batch_loses_nothing_of_what_came_since(
     publisher: Publisher, name: str, lake: Lake
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_crash_in_the_first_batch_loses_nothing_of_what_came_since(
     assert lake.numbers() == list(range(10, 15))
 
 
+@pytest.mark.long
 def test_python_workers_that_are_killed_cost_nothing_but_time(
     spark: SparkSession, publisher: Publisher, name: str, lake: Lake
 ) -> None:
@@ -146,6 +149,7 @@ def runners() -> set[int]:
     return {pid for pid in children_of(os.getpid()) if "python_streaming_source_runner" in command_of(pid)}
 
 
+@pytest.mark.long
 def test_the_process_that_plans_is_killed_and_the_query_goes_on_when_it_is_started_again(
     publisher: Publisher, name: str, lake: Lake
 ) -> None:
@@ -190,6 +194,7 @@ def test_the_broker_is_killed_under_running_queries(spark: SparkSession, tmp_pat
             assert lake.numbers() == list(range(160))
 
 
+@pytest.mark.long
 def test_a_stream_that_was_made_anew_ends_the_query(publisher: Publisher, name: str, lake: Lake) -> None:
     publisher.stream(name, 10)
     lake.run(startingOffsets="earliest")
@@ -200,6 +205,7 @@ def test_a_stream_that_was_made_anew_ends_the_query(publisher: Publisher, name: 
         lake.run()
 
 
+@pytest.mark.long
 def test_messages_that_retention_has_removed_end_the_query_unless_loss_is_allowed(
     publisher: Publisher, name: str, lake: Lake
 ) -> None:
@@ -233,6 +239,7 @@ def test_a_queue_that_is_no_stream_is_not_emptied_unasked(publisher: Publisher, 
     assert publisher.depth(name) == 3
 
 
+@pytest.mark.long
 def test_a_super_stream_is_its_partitions_and_what_joins_a_pattern_is_read_from_its_beginning(
     publisher: Publisher, name: str, lake: Lake
 ) -> None:

@@ -48,6 +48,7 @@ def test_bodies_in_avro_are_columns(spark: SparkSession, publisher: Publisher, n
         with_avro(frame.drop("value"), json.dumps(schema), on_corrupt="fail").collect()
 
 
+@pytest.mark.long
 def test_a_drain_reads_what_a_registry_has_and_dead_letters_the_rest(
     spark: SparkSession, publisher: Publisher, registry: FakeRegistry, name: str, tmp_path: Path
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_drain_reads_what_a_registry_has_and_dead_letters_the_rest(
     assert drained(publisher, f"{name}-dead") == poison
 
 
+@pytest.mark.long
 def test_bodies_in_protobuf_are_columns(
     spark: SparkSession, publisher: Publisher, registry: FakeRegistry, name: str
 ) -> None:

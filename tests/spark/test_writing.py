@@ -123,6 +123,7 @@ def test_a_row_becomes_a_message_with_all_its_properties(
     assert vars(properties) == vars(expected)
 
 
+@pytest.mark.long
 def test_what_was_read_is_written_as_it_was(spark: SparkSession, publisher: Publisher, name: str) -> None:
     publisher.stream(name)
     publisher.stream(f"{name}-copy")
@@ -179,6 +180,7 @@ def through(frame: DataFrame, each: Callable[[Iterable[Row]], Iterable[Row]]) ->
     return frame.sparkSession.createDataFrame(frame.rdd.mapPartitions(each), frame.schema)
 
 
+@pytest.mark.long
 def test_tasks_that_fail_and_are_tried_again_leave_each_message_once(
     spark: SparkSession, publisher: Publisher, name: str
 ) -> None:
@@ -301,6 +303,7 @@ def test_a_batch_that_is_replayed_is_not_written_again(
     assert take_all(publisher, name) == Counter(range(3000, 3100))
 
 
+@pytest.mark.long
 def test_new_rows_under_a_number_that_was_used_are_not_taken_for_a_repetition(
     spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path
 ) -> None:
@@ -324,6 +327,7 @@ def test_new_rows_under_a_number_that_was_used_are_not_taken_for_a_repetition(
     assert take_all(publisher, name) == once(220)
 
 
+@pytest.mark.long
 def test_with_confirms_a_replayed_batch_has_the_same_message_ids(
     spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path
 ) -> None:
@@ -347,6 +351,7 @@ def test_with_confirms_a_replayed_batch_has_the_same_message_ids(
     assert all(each.startswith(f"{query}/") for each in found)
 
 
+@pytest.mark.long
 def test_the_broker_may_die_while_batches_are_written(
     spark: SparkSession, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:

@@ -28,7 +28,7 @@ NODE_MODULES = ROOT / ".cache" / "nestjs" / "node_modules"
 
 def require_installed(path: Path) -> None:
     if not path.exists():
-        text = f"{path.relative_to(ROOT)} is not there: `make setup-test` installs it"
+        text = f"{path.relative_to(ROOT)} is not there: `make test-long` installs it"
         if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
             pytest.fail(text)
         pytest.skip(text)
@@ -44,6 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
         yield broker
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PYTHON)
 def test_the_example_of_a_guide_does_what_the_page_says(name: str, tmp_path: Path, broker: WarrenProcess) -> None:
     require_installed(FRAMEWORKS)
@@ -77,6 +78,7 @@ def test_the_example_for_dbt_does_what_the_page_says(tmp_path: Path) -> None:
         Reader(read_page(GUIDES / "dbt.md"), tmp_path, broker, [DBT], environment, sees_errors=True).follow()
 
 
+@pytest.mark.long
 def test_the_example_for_nestjs_does_what_the_page_says(tmp_path: Path) -> None:
     require("node", "nodejs")
     require_installed(NODE_MODULES)

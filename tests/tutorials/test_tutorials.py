@@ -15,12 +15,13 @@ PAGES = sorted((ROOT / "docs" / "tutorials").glob("[0-9]*.md"))
 # Spark gives the workers of a streaming query 10 s to start, whatever its settings: a busy machine may need more.
 TOO_SLOW = "failed to connect back"
 TRIES = 5
+# The first pages are run by `make test`, the others with the long tests.
+AT_ONCE = ("1-first-message", "2-work-queues")
 HEADINGS = ["What you will have", "What happens in the broker", "What can go wrong", "What next"]
 
 
 def marks_of(path: Path) -> list[pytest.MarkDecorator]:
-    """Return the marks of a page: Spark takes long to start, and is started for each of its programs."""
-    return [pytest.mark.long] if "pyspark" in path.read_text() else []
+    return [] if path.stem in AT_ONCE else [pytest.mark.long]
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, marks=marks_of(path), id=path.stem) for path in PAGES])

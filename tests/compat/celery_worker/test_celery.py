@@ -187,6 +187,7 @@ def test_a_queue_is_added_and_removed_while_the_worker_runs(worker: Worker) -> N
     assert not stays.ready()
 
 
+@pytest.mark.long
 def test_two_queues_of_one_worker_are_served_in_turn(worker: Worker, gate: Path, tmp_path: Path) -> None:
     """The queue that was declared first has no advantage: the worker has one prefetch for both."""
     journal = tmp_path / "journal"
@@ -225,6 +226,7 @@ def test_autoscale_adds_processes_under_load_and_takes_them_away(worker: Worker,
     wait_until(lambda: processes() == PROCESSES[0], "the pool to shrink")
 
 
+@pytest.mark.long
 def test_new_limits_of_autoscale_change_the_prefetch(worker: Worker, gate: Path) -> None:
     (least, most), per_process = PROCESSES, 4
 

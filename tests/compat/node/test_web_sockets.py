@@ -31,6 +31,7 @@ def _nothing_is_left(process: WarrenProcess) -> Iterator[None]:
     api.close()
 
 
+@pytest.mark.long
 def test_mqtt_js_publishes_and_subscribes(process: WarrenProcess, run_node: RunNode) -> None:
     told = run_node(["web_sockets/mqtt.js"], {"BROKER_URL": f"ws://127.0.0.1:{process.mqtt_ws_port}/ws"})
     for version in (4, 5):

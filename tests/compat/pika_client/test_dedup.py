@@ -119,6 +119,7 @@ def numbers(process: WarrenProcess) -> list[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exchange", ["", "e"])
 @pytest.mark.parametrize("as_producer", [False, True])
 def test_what_was_confirmed_is_known_after_kill_9_and_the_rest_comes_once(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pika
 import pika.exceptions
+import pytest
 from broker_process import WarrenProcess, wait_until
 from cluster.etcd_processes import EtcdCluster
 
@@ -80,6 +81,7 @@ def nodes_of(node: ElectingNode) -> dict[str, str]:
     return {row["name"]: row["state"] for row in rows} if status == 200 else {}
 
 
+@pytest.mark.long
 def test_a_killed_leader_is_replaced_and_follows_when_it_is_back(nodes: list[ElectingNode]) -> None:
     first = leader_of(nodes)
     await_all(first, nodes)

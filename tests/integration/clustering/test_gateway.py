@@ -71,6 +71,7 @@ def test_a_client_of_a_follower_is_one_of_the_leader_with_its_own_address(pair: 
     wait_until(lambda: not connections(leader), "the connection to be gone")
 
 
+@pytest.mark.long
 def test_whoever_is_connected_when_the_leader_dies_is_told_and_confirmed_messages_are_there(
     pair: tuple[Node, Node],
 ) -> None:
@@ -111,6 +112,7 @@ def test_whoever_is_connected_when_the_leader_dies_is_told_and_confirmed_message
     assert set(confirmed) <= set(kept)
 
 
+@pytest.mark.long
 def test_a_client_waits_for_a_leader_and_is_told_when_there_is_none(tmp_path: Path) -> None:
     leader = Node(tmp_path, "one")
     hasty, patient = (
@@ -144,6 +146,7 @@ def test_a_client_waits_for_a_leader_and_is_told_when_there_is_none(tmp_path: Pa
         node.process.kill()
 
 
+@pytest.mark.long
 def test_the_management_api_is_that_of_the_leader_on_any_node(pair: tuple[Node, Node]) -> None:
     leader, follower = pair
     assert follower.ask("PUT", "/api/queues/%2F/orders", {"durable": True})[0] == 201

@@ -14,6 +14,7 @@ from .nodes import PERSISTENT, Node
 from .test_promotion import bodies
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_follower_that_is_gone_costs_one_wait_and_comes_back(number: signal.Signals, tmp_path: Path) -> None:
     leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two")
@@ -114,6 +115,7 @@ def test_two_nodes_of_one_name_are_told_so(tmp_path: Path) -> None:
         node.process.stop()
 
 
+@pytest.mark.long
 def test_a_follower_whose_disk_is_full_leaves_and_comes_back_when_there_is_space(tmp_path: Path) -> None:
     leader, follower = Node(tmp_path, "one", {"store.segment_bytes": 1 << 20}), Node(tmp_path, "two")
     with SmallDisk(follower.process.data_directory, 24 << 20) as disk:
@@ -136,6 +138,7 @@ def test_a_follower_whose_disk_is_full_leaves_and_comes_back_when_there_is_space
         follower.process.stop()
 
 
+@pytest.mark.long
 def test_a_new_follower_of_a_leader_that_has_let_go_of_the_beginning_of_its_log_gets_everything(tmp_path: Path) -> None:
     leader, follower = Node(tmp_path, "one", {"store.segment_bytes": 1 << 20}), Node(tmp_path, "two")
     leader.lead()

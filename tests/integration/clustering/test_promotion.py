@@ -126,6 +126,7 @@ def test_who_was_not_in_sync_is_promoted_only_when_loss_is_accepted(tmp_path: Pa
     follower.process.kill()
 
 
+@pytest.mark.long
 def test_a_standby_that_was_away_is_promoted_only_when_loss_is_accepted(tmp_path: Path) -> None:
     """It was in sync before it was stopped, and its leader has confirmed more since: 500 of 600 were lost so."""
     leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two")
@@ -153,6 +154,7 @@ def test_a_standby_that_was_away_is_promoted_only_when_loss_is_accepted(tmp_path
     follower.process.stop()
 
 
+@pytest.mark.long
 def test_a_leader_that_was_replaced_follows_and_gives_up_what_it_alone_had(tmp_path: Path) -> None:
     one, two = Node(tmp_path, "one"), Node(tmp_path, "two")
     one.lead()
@@ -203,6 +205,7 @@ def test_whoever_commits_a_stage_that_stayed_on_the_lost_leader_is_told_what_to_
     follower.process.kill()
 
 
+@pytest.mark.long
 def test_what_was_staged_before_another_node_led_is_not_committed(tmp_path: Path) -> None:
     """The stage was written again at the other node. That node is lost, and the new leader still has the old stage."""
     one, two = Node(tmp_path, "one"), Node(tmp_path, "two")

@@ -110,6 +110,7 @@ def pieces_of(leader: Node, **given: str) -> list[Piece]:
         return cut(client, options, [Range(STREAM, 0, STREAM, found.id, found.first, found.end)])
 
 
+@pytest.mark.long
 def test_followers_serve_what_is_sealed_and_tasks_miss_nothing_whoever_is_gone(three: list[Node]) -> None:
     leader, one, two = three
     urls = {f"http://127.0.0.1:{node.process.http_port}" for node in (one, two)}
@@ -144,6 +145,7 @@ def test_a_table_and_an_export_are_read_from_followers_too(three: list[Node], tm
     assert served_bytes(one) + served_bytes(three[2]) > before
 
 
+@pytest.mark.long
 def test_what_is_deleted_and_made_again_is_another_stream_and_rights_are_those_of_the_leader(
     three: list[Node],
 ) -> None:
@@ -175,6 +177,7 @@ def test_what_is_deleted_and_made_again_is_another_stream_and_rights_are_those_o
     api.close()
 
 
+@pytest.mark.long
 def test_elected_nodes_serve_readers_and_the_next_leader_is_one_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ def settings(authority: Authority, certificate: Certificate) -> dict[str, object
     }
 
 
+@pytest.mark.long
 def test_nodes_with_certificates_follow_each_other(tmp_path: Path, authority: Authority) -> None:
     leader = Node(tmp_path, "one", settings(authority, authority.issue("/CN=one")))
     follower = Node(tmp_path, "two", settings(authority, authority.issue("/CN=two")))

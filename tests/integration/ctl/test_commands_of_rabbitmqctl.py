@@ -231,6 +231,7 @@ def test_a_vhost_is_traced_while_it_is_wanted(ctl: Ctl) -> None:
     assert traced() == [False]
 
 
+@pytest.mark.long
 def test_many_queues_come_in_pages_in_the_order_asked_for(ctl: Ctl, broker_url: str) -> None:
     wanted = [f"q{number:04}" for number in range(1100)]
     with Client(Target(broker_url, "guest", "guest")) as client:

@@ -99,6 +99,7 @@ def test_a_table_of_a_rest_catalog_on_s3_has_each_message_once(rest: RestCatalog
     assert refused.column("offset").to_pylist() == [5]
 
 
+@pytest.mark.long
 def test_a_delta_table_on_s3_has_each_message_once(bucket: str, broker: ExportBroker) -> None:
     table = ("--to", f"{bucket}/orders", "--format", "delta", "--compact-files", "2")
     follow(*table)
@@ -124,6 +125,7 @@ def test_a_commit_of_which_nobody_knows_is_looked_for(
     assert sorted(found.column("offset").to_pylist()) == list(range(6))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["iceberg", "delta"])
 def test_who_starts_last_has_the_table(rest: RestCatalog, bucket: str, broker: ExportBroker, form: str) -> None:
     job = (
@@ -139,6 +141,7 @@ def test_who_starts_last_has_the_table(rest: RestCatalog, bucket: str, broker: E
     assert second.step().rows == 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["iceberg", "delta"])
 def test_tasks_on_other_machines_are_told_where_the_store_is_and_know_no_catalogue(
     rest: RestCatalog, bucket: str, broker: ExportBroker, monkeypatch: pytest.MonkeyPatch, form: str
@@ -172,6 +175,7 @@ def test_tasks_on_other_machines_are_told_where_the_store_is_and_know_no_catalog
     assert sorted(table.to_table(columns=["offset"]).column("offset").to_pylist()) == list(range(6))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["iceberg", "delta"])
 def test_of_commits_at_once_one_is_made(rest: RestCatalog, bucket: str, form: str) -> None:
     def opened() -> Any:
@@ -214,6 +218,7 @@ def test_of_commits_at_once_one_is_made(rest: RestCatalog, bucket: str, form: st
     assert sorted(found.to_table(columns=["offset"]).column("offset").to_pylist()) == sorted(committed)
 
 
+@pytest.mark.long
 def test_old_files_and_what_the_killed_leave_go_from_s3_as_well(
     rest: RestCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

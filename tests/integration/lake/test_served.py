@@ -123,6 +123,7 @@ def table_rows(directory: Path, name: str) -> int:
     return int(catalog.load_table(name).scan().to_arrow().num_rows)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_table_begins_stops_begins_again_and_goes_with_its_parameter(tmp_path: Path) -> None:
     directory = tmp_path / "lake"
@@ -177,6 +178,7 @@ def test_a_table_begins_stops_begins_again_and_goes_with_its_parameter(tmp_path:
         assert table_rows(directory, "shop.orders") == 7
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_table_in_an_object_store_is_reached_with_the_credentials_of_the_broker(
     tmp_path: Path, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch

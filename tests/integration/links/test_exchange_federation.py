@@ -167,6 +167,7 @@ def wait_until_bound(upstream: BrokerProcess, exchange: str, here: BrokerProcess
     wait_for(lambda: b"last" in [body for _, _, body in drain(here, queue)], "the last probe")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", ["upstream", "downstream"])
 def test_messages_wait_upstream_while_the_link_is_down_and_none_is_lost_by_a_kill(
     warren: WarrenProcess, upstream: BrokerProcess, name: Names, killed: str

@@ -120,6 +120,7 @@ def test_a_consumer_at_the_upstream_comes_first(
     connection.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", ["upstream", "downstream"])
 def test_nothing_is_lost_when_a_side_is_killed_in_the_middle(
     warren: WarrenProcess, upstream: BrokerProcess, name: Names, killed: str

@@ -295,6 +295,7 @@ def broker_named(request: pytest.FixtureRequest, kind: str) -> BrokerProcess:
     return broker
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", ["source", "destination"])
 @pytest.mark.parametrize(
     ("source", "destination"), [("rabbitmq", "warren"), ("warren", "rabbitmq"), ("warren", "other_warren")]

@@ -161,6 +161,7 @@ def test_everything_durable_comes_back(broker: WarrenProcess, api: Api, tmp_path
         other.close()
 
 
+@pytest.mark.long
 def test_what_a_backup_has_already_is_not_copied_again_and_only_the_newest_are_kept(
     broker: WarrenProcess, api: Api, tmp_path: Path
 ) -> None:
@@ -183,6 +184,7 @@ def test_what_a_backup_has_already_is_not_copied_again_and_only_the_newest_are_k
         assert counts(Api(restored.http_port))["filled"][0] == 55
 
 
+@pytest.mark.long
 def test_a_damaged_manifest_keeps_nobody_from_making_a_backup(broker: WarrenProcess, tmp_path: Path) -> None:
     back_up(broker, tmp_path / "backups")
     manifest = tmp_path / "backups" / "0000000001.json"
@@ -197,6 +199,7 @@ def test_a_damaged_manifest_keeps_nobody_from_making_a_backup(broker: WarrenProc
     assert back_up(broker, tmp_path / "backups", "--incremental", "--keep", "1")["removed"] == [1, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_backup_at_the_same_time_is_refused(
     broker: WarrenProcess, tmp_path: Path, stop: signal.Signals
@@ -214,6 +217,7 @@ def test_a_second_backup_at_the_same_time_is_refused(
     assert back_up(broker, tmp_path / "backups")["backup"] == 1
 
 
+@pytest.mark.long
 def test_what_a_killed_client_has_left_can_be_ended(broker: WarrenProcess, api: Api, tmp_path: Path) -> None:
     """The lease that ends it by itself is tried in unit/server/copies/test_backups.py."""
     fill(broker)
@@ -227,6 +231,7 @@ def test_what_a_killed_client_has_left_can_be_ended(broker: WarrenProcess, api: 
     assert not list((tmp_path / "backups" / "files").glob("*.part"))
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_meanwhile_starts_without_pins_and_with_everything(
     broker: WarrenProcess, tmp_path: Path
 ) -> None:
@@ -243,6 +248,7 @@ def test_a_broker_that_is_killed_meanwhile_starts_without_pins_and_with_everythi
     assert back_up(broker, tmp_path / "backups")["backup"] == 1
 
 
+@pytest.mark.long
 def test_publishers_and_consumers_go_on_and_segments_are_removed_meanwhile(
     broker: WarrenProcess, tmp_path: Path
 ) -> None:
@@ -279,6 +285,7 @@ def test_only_administrators_may_and_each_backup_has_a_line_of_audit(
     assert any('did="POST /api/warren/backups"  user=guest' in line and "status=201" in line for line in lines)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own can only be mounted by root")
 def test_a_full_target_is_said_and_earlier_backups_stay(broker: WarrenProcess, tmp_path: Path) -> None:
     """ctl (4)"""
@@ -312,6 +319,7 @@ def test_only_the_files_of_a_backup_can_be_read_and_only_in_pieces(broker: Warre
     wait_until(lambda: not api.get("/warren/backups"), "it to end")
 
 
+@pytest.mark.long
 def test_the_links_of_a_restored_broker_are_held_until_they_are_released(
     broker: WarrenProcess, api: Api, tmp_path: Path
 ) -> None:
@@ -359,6 +367,7 @@ def test_the_links_of_a_restored_broker_are_held_until_they_are_released(
         again.close()
 
 
+@pytest.mark.long
 def test_a_restore_or_a_start_with_links_holds_none(broker: WarrenProcess, api: Api, tmp_path: Path) -> None:
     api.put("/queues/%2F/orders", {"durable": True})
     back_up(broker, tmp_path / "backups")

@@ -123,6 +123,7 @@ def test_consumers_are_listed_of_a_queue_by_what_they_owe(place: Place, amqp: Co
     assert place.api.ask("GET", f"/consumers/{place.v}?queue=nosuch").status == 404
 
 
+@pytest.mark.long
 def test_a_consumer_whose_channel_rests_becomes_idle(place: Place, amqp: Connect) -> None:
     resting, busy = amqp().channel(), amqp().channel()
     for name, channel in (("calm", resting), ("busy", busy)):

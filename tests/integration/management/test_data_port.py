@@ -199,6 +199,7 @@ def test_columns_that_are_not_wanted_are_left_out(data: Data, channel: Any, colu
 # --- sealed, in the log, in memory ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_ranges_are_told_wherever_they_lie(broker: WarrenProcess, place: Place, data: Data, channel: Any) -> None:
     large(data, channel, 2 * CHUNK + 9)
     data.until_sealed(2 * CHUNK)
@@ -246,6 +247,7 @@ def test_reading_changes_nothing(place: Place, data: Data, channel: Any) -> None
     assert state() == before
 
 
+@pytest.mark.long
 def test_an_answer_is_bounded_and_a_large_message_has_one_of_its_own(data: Data, channel: Any) -> None:
     random = Random(3)
     data.publish(channel, 200, size=LARGE, random=random)
@@ -305,6 +307,7 @@ def test_a_plan_ends_where_it_has_enough(data: Data, channel: Any) -> None:
     assert data.plan(4, 4)["bounds"] == [4] and data.plan(4, 4)["bytes"] == []
 
 
+@pytest.mark.long
 def test_a_plan_of_small_messages_in_memory_has_few_pieces(data: Data, channel: Any) -> None:
     data.publish(channel, 1000)
     data.describe()
@@ -438,6 +441,7 @@ def test_a_stream_that_is_deleted_while_it_is_read_is_gone(place: Place, data: D
     assert set(statuses) == {200, 404}
 
 
+@pytest.mark.long
 def test_a_stream_is_read_while_it_is_written_and_sealed_and_nothing_is_missing(data: Data, channel: Any) -> None:
     data.describe()
     at = 0

@@ -137,6 +137,7 @@ def test_who_comes_later_has_the_session_and_finds_what_is_claimed(place: Place,
     assert [row.body for row in other.rows(0, 30)] == bodies[20:]
 
 
+@pytest.mark.long
 def test_a_consumer_and_a_drain_share_a_queue_and_nobody_has_a_message_of_the_other(
     place: Place, amqp: Connect
 ) -> None:
@@ -370,6 +371,7 @@ def test_names_that_are_long_or_alike_have_claims_of_their_own(place: Place, amq
     assert listed == set(names)
 
 
+@pytest.mark.long
 def test_sessions_claims_and_epochs_are_there_after_a_restart(tmp_path: Any) -> None:
     with WarrenProcess(tmp_path) as process:
         api = Api(process.http_port)

@@ -173,6 +173,7 @@ def get(channel: BlockingChannel) -> int:
     return method.delivery_tag
 
 
+@pytest.mark.long
 def test_counters_move_as_messages_flow(process: WarrenProcess, scraper: Scraper) -> None:
     def value(name: str, **wanted: str) -> float:
         return scraper.sum_of(f"rabbitmq_global_messages_{name}_total", **wanted)

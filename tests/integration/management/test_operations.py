@@ -438,6 +438,7 @@ def test_store_and_reactor_are_for_monitors(place: Place) -> None:
 # --- what needs attention ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_queues_that_grow_or_have_no_consumer_are_told_the_worst_first(place: Place, amqp: Connect) -> None:
     channel = amqp().channel()
     for name in ("calm", "small", "large", "read"):

@@ -108,6 +108,7 @@ def test_what_clients_have_is_in_it_when_that_is_asked_for(place: Place, amqp: C
     channel.basic_ack(method.delivery_tag)
 
 
+@pytest.mark.long
 def test_it_is_read_while_it_is_made_and_a_range_may_end_where_it_could(place: Place, amqp: Connect) -> None:
     channel: Any = amqp().channel()
     bodies = fill(channel, "q", 3000)

@@ -158,6 +158,7 @@ def test_dead_letters_go_back_to_where_they_died(place: Place, amqp: Connect) ->
     assert [drained(channel, name) for name in ("one", "two", "morgue")] == [[b"one"], [b"two"], []]
 
 
+@pytest.mark.long
 def test_a_running_transfer_is_stopped_and_an_ended_one_forgotten(place: Place, amqp: Connect) -> None:
     channel: Any = amqp().channel()
     count = 2_000

@@ -229,6 +229,7 @@ def take_some(channel: BlockingChannel, queue: str, count: int) -> Iterator[tupl
     channel.cancel()
 
 
+@pytest.mark.long
 def test_who_may_not_read_or_is_not_there_is_told(
     broker: WarrenProcess, channel: BlockingChannel, tmp_path: Path
 ) -> None:

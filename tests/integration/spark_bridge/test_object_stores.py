@@ -76,6 +76,7 @@ def fill(channel: BlockingChannel, queue: str, count: int, **arguments: Any) -> 
         channel.basic_publish("", queue, b"%d" % number, PERSISTENT)
 
 
+@pytest.mark.long
 def test_a_stream_is_exported_gone_on_with_and_imported(
     broker: WarrenProcess, channel: BlockingChannel, bucket: Bucket
 ) -> None:
@@ -121,6 +122,7 @@ def test_an_export_that_is_killed_is_gone_on_with_and_each_message_is_there_once
     assert channel.queue_declare("work", passive=True).method.message_count == 0
 
 
+@pytest.mark.long
 def test_files_are_divided_into_prefixes_and_text_is_compressed(
     broker: WarrenProcess, channel: BlockingChannel, bucket: Bucket
 ) -> None:
@@ -133,6 +135,7 @@ def test_files_are_divided_into_prefixes_and_text_is_compressed(
     assert "5 messages published" in run(broker, "import", bucket.url, "--queue", "keys-back")
 
 
+@pytest.mark.long
 def test_files_of_others_are_imported(broker: WarrenProcess, channel: BlockingChannel, bucket: Bucket) -> None:
     with bucket.fs.open_output_stream(f"{bucket.name}/lake/events/rows.json") as stream:
         stream.write(b'{"body": "1"}\n{"body": "2"}\n')
@@ -140,6 +143,7 @@ def test_files_of_others_are_imported(broker: WarrenProcess, channel: BlockingCh
     assert "2 messages published" in run(broker, "import", bucket.url, "--queue", "others")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("url", "reason"),
     [

@@ -125,6 +125,7 @@ def test_a_segment_that_is_gone_by_right_is_none_missing(tmp_path: Path) -> None
     assert (run("verify", store.path)[0], dumped(store.path, "orders")) == (0, [])
 
 
+@pytest.mark.long
 def test_a_checkpoint_with_a_flipped_bit_is_a_problem_and_nothing_is_read_with_it(tmp_path: Path) -> None:
     store = checkpointed_store(tmp_path / "data")
     path = store.path / "messages" / "checkpoint"

@@ -66,6 +66,7 @@ def test_a_broker_does_not_start_while_a_command_reads(tmp_path: Path) -> None:
         os.close(lock)
 
 
+@pytest.mark.long
 def test_data_dir_names_the_directory_of_every_command(tmp_path: Path) -> None:
     store = small_store(tmp_path / "data")
     for name, *options in READING:

@@ -209,6 +209,7 @@ def test_nobody_does_on_a_loop_either(warren_broker):
 """
 
 
+@pytest.mark.long
 def test_pytest_shows_the_line_of_the_test(tmp_path: Path) -> None:
     output = run(tmp_path, test_suite_py=FAILS)
     assert "2 failed" in output
@@ -254,6 +255,7 @@ class TestWithCleanUps(BrokerTestCase):
 """
 
 
+@pytest.mark.long
 def test_unittest_has_a_broker_for_each_class_that_is_empty_in_each_test(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(UNITTEST)
     root = Path(__file__).parents[3]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import warren.testing
 from warren.testing import (
     Broker,
@@ -36,6 +38,7 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.long
 def test_the_examples_pass(tmp_path: Path) -> None:
     """All in one session: a process of pytest costs more than most of them."""
     for name, text in EXAMPLES.items():

@@ -158,6 +158,7 @@ def test_looking_into_a_queue_changes_nothing_in_it(broker: Broker, opened: Open
     assert [(message.text, message.redelivered) for message in view.messages()][:2] == [("0", True), ("1", False)]
 
 
+@pytest.mark.long
 def test_messages_that_are_on_disk_only_are_seen_with_those_that_came_since(broker: Broker) -> None:
     broker.declare_queue("q")
     for n in range(700):

@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from warren.testing import pytest_plugin
 
 SUITE = """
@@ -80,6 +82,7 @@ def test_its_fixtures_and_options(tmp_path: Path) -> None:
     assert "4 passed" in output, output
 
 
+@pytest.mark.long
 def test_a_user_without_password_is_a_usage_error(tmp_path: Path) -> None:
     suite = "def test_it(warren_broker):\n    pass\n"
     output = run(tmp_path, pytest_ini="[pytest]\nwarren_users = nobody\n", test_suite_py=suite)

@@ -37,6 +37,7 @@ def overview(warren: WarrenProcess) -> dict[str, object]:
         return dict(json.load(answer))
 
 
+@pytest.mark.long
 def test_it_serves_at_ports_of_its_own_and_keeps_what_it_confirmed(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ def test_it(warren_process_factory, tmp_path):
 """
 
 
+@pytest.mark.long
 def test_the_log_is_with_a_test_that_fails(tmp_path: Path) -> None:
     output = run(tmp_path, test_suite_py=SUITE)
     assert "1 failed" in output, output
@@ -119,6 +121,7 @@ print(warren.pid, warren.log_path.parent, flush=True)
 """
 
 
+@pytest.mark.long
 def test_one_that_is_forgotten_ends_with_who_started_it(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORGETS],

@@ -381,6 +381,7 @@ def test_what_was_confirmed_is_there_when_a_leader_is_killed_and_when_the_next_o
     elect(tmp_path, test)
 
 
+@pytest.mark.long
 def test_a_leader_hands_over_to_who_is_named_and_follows_with_nothing_lost(tmp_path: Path) -> None:
     """Also what nobody has confirmed: the channel below has no confirms."""
 
@@ -409,6 +410,7 @@ def test_a_leader_hands_over_to_who_is_named_and_follows_with_nothing_lost(tmp_p
     elect(tmp_path, test)
 
 
+@pytest.mark.long
 def test_a_leader_whose_disk_is_full_gives_way_to_one_that_has_what_it_could_not_write(tmp_path: Path) -> None:
     """(4)"""
 
@@ -494,6 +496,7 @@ def test_a_follower_knows_how_many_have_to_be_in_sync_and_which_are(tmp_path: Pa
     elect(tmp_path, test)
 
 
+@pytest.mark.long
 def test_one_that_is_told_to_stop_hands_over_first(tmp_path: Path) -> None:
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         one = nodes[0]
@@ -565,6 +568,7 @@ def test_a_node_that_is_drained_hands_over_and_is_not_elected_until_it_is_revive
     elect(tmp_path, test)
 
 
+@pytest.mark.long
 def test_a_store_of_which_etcd_lost_the_record_is_recovered_by_an_administrator(tmp_path: Path) -> None:
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         one, two, three = nodes
@@ -606,6 +610,7 @@ def _closing_of(connection: pika.BlockingConnection) -> pika.exceptions.Connecti
     return closing.value
 
 
+@pytest.mark.long
 def test_etcd_may_be_away_while_all_are_there(tmp_path: Path) -> None:
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         etcd.is_away = True
@@ -617,6 +622,7 @@ def test_etcd_may_be_away_while_all_are_there(tmp_path: Path) -> None:
     elect(tmp_path, test)
 
 
+@pytest.mark.long
 def test_a_leader_that_nobody_hears_ends_its_life_and_nothing_is_lost(tmp_path: Path) -> None:
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         one = nodes[0]
@@ -631,6 +637,7 @@ def test_a_leader_that_nobody_hears_ends_its_life_and_nothing_is_lost(tmp_path: 
     elect(tmp_path, test)
 
 
+@pytest.mark.long
 def test_who_is_elected_is_heard_and_answered_while_it_recovers(tmp_path: Path) -> None:
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         one, two, three = nodes
@@ -697,6 +704,7 @@ def test_a_leader_that_was_silent_for_a_moment_holds_its_clients_and_goes_on_wit
     elect(tmp_path, test)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leads", [True, False])
 def test_a_node_whose_directory_is_a_restored_one_does_not_lead_and_is_caught_up(tmp_path: Path, leads: bool) -> None:
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
@@ -741,6 +749,7 @@ def test_a_node_whose_directory_is_a_restored_one_does_not_lead_and_is_caught_up
     elect(tmp_path, test)
 
 
+@pytest.mark.long
 def test_a_node_whose_clock_is_hours_ahead_takes_over_and_expires_nothing_early(tmp_path: Path) -> None:
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         one, *others = nodes
@@ -760,6 +769,7 @@ def test_a_node_whose_clock_is_hours_ahead_takes_over_and_expires_nothing_early(
     elect(tmp_path, test)
 
 
+@pytest.mark.long
 def test_what_only_a_deposed_leader_had_is_cut_off_when_it_follows(tmp_path: Path) -> None:
     async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
         one, two, three = nodes

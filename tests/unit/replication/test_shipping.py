@@ -334,6 +334,7 @@ def test_who_is_not_live_yet_is_not_asked_what_it_has_done() -> None:
     assert log.shipping.sent() == {attachment: count + 2}  # the frame, and its sync
 
 
+@pytest.mark.long
 def test_nobody_is_attached_before_the_epoch_has_begun() -> None:
     log = ShippedLog()
     with pytest.raises(StoreError, match="connect again"):

@@ -10,6 +10,7 @@ import threading
 from itertools import pairwise
 from unittest import mock
 
+import pytest
 import trio
 import trio.testing
 
@@ -191,6 +192,7 @@ async def _stands_still() -> None:
     receiver._sock.close()
 
 
+@pytest.mark.long
 def test_what_is_pushed_to_a_side_that_does_not_read_waits_as_what_is_put_does() -> None:
     """(4)"""
     with mock.patch.object(wire, "PUSH_S", 0.01):
