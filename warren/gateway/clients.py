@@ -155,8 +155,12 @@ class Clients:
         now_s = self._clock()
         for fd, until_s in list(self._resting.items()):
             if now_s >= until_s:
-                self._selector.register(fd, READABLE)
-                del self._resting[fd]  # in this order: one that the system does not watch yet is tried again
+                try:
+                    self._selector.register(fd, READABLE)
+                except (OSError, MemoryError) as error:
+                    log.error("accept.failed", error=str(error))
+                    continue  # it is tried again with the next tick
+                del self._resting[fd]
         for fd in self._handshakes.overdue(now_s):
             self._close(self._clients[fd])
         for fd in self._dead_peers.due(self._clients, now_s):

@@ -252,11 +252,17 @@ class Acceptor:
         self._poller.forget(listener.sock.fileno())
 
     def watch_again(self, now_s: float) -> None:
-        """Accept again from listeners that have rested."""
+        """Accept again from listeners that have rested; one that the system cannot watch now rests again."""
         for listener, until_s in list(self.resting.items()):
-            if now_s >= until_s:
+            if now_s < until_s:
+                continue
+            try:
                 self._poller.selector.register(listener.sock.fileno(), READABLE)
-                del self.resting[listener]
+            except (OSError, MemoryError) as error:
+                self._broker.note("error", "accept.failed", {"error": str(error)})
+                self.resting[listener] = now_s + ACCEPT_FAILED_S
+                continue
+            del self.resting[listener]
 
     # --- handshakes -------------------------------------------------------------------------------------------------
 

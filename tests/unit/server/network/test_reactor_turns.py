@@ -28,7 +28,7 @@ from warren.mqtt.peer import MqttPeer
 from warren.mqtt.reason_codes import KEEP_ALIVE
 from warren.queues.long_work import TURN_STEPS, Job, Steps
 from warren.server.client_of_node import ClientOfNode
-from warren.server.network.acceptor import ACCEPTS_PER_TURN, HANDSHAKES_DUE_MAX, Listener
+from warren.server.network.acceptor import ACCEPT_FAILED_S, ACCEPTS_PER_TURN, HANDSHAKES_DUE_MAX, Listener
 from warren.server.network.reactor import (
     BYTES_PER_UNIT,
     CLOCK_EVERY_SENDS,
@@ -443,6 +443,39 @@ def test_a_connection_that_the_system_does_not_watch_is_closed_and_the_next_is_a
     place.crashes.clear()
     assert place.reactor.connection_count() == ACCEPTS_PER_TURN - 1
     assert place.reactor._admission.unauthenticated == ACCEPTS_PER_TURN - 1
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), MemoryError()])
+def test_a_listener_that_the_system_does_not_watch_again_is_tried_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Meanwhile the others are served: the task of the sockets may not end for it."""
+    (innocent,) = place.connect(1)
+    queueing = Queueing()
+    acceptor = place.reactor.acceptor
+    listener = Listener(cast(socket.socket, queueing), None)
+    acceptor.listen(listener)
+    acceptor._rest(listener, 0.0)
+
+    class Full:
+        def register(self, fd: int, eventmask: int, /) -> None:
+            raise error
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(selector, name)
+
+    selector = place.reactor.poller.selector
+    with monkeypatch.context() as context:
+        context.setattr(place.reactor.poller, "selector", Full())
+        innocent.say(QOS)
+        place.turn()
+        assert innocent.taken() == QOS_OK
+        assert listener in acceptor.resting and not queueing.accepted
+    place.now_s += ACCEPT_FAILED_S
+    acceptor.watch_again(place.now_s)
+    assert not acceptor.resting
+    place.turn()
+    assert queueing.accepted
 
 
 def no_memory(*_: object) -> Any:
