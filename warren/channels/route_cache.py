@@ -13,7 +13,7 @@
    both, the route is found by `routes`: a peer that has many choose the same places loses this advantage, not more.
 5. A dropped route is void: it has no queues and is not `cacheable`. A session or a content that still holds the route
    looks the exchange up again, so only the cache keeps lists of queues in memory.
-6. When memory is short, all caches are emptied before a queue gives anything up (`drop_all`).
+6. When memory becomes short, all caches are emptied before a queue gives anything up (`drop_all`).
 7. Reply queues are not part of the topology: at the end of one, its routes are void at once
    (`RouteMemory.end_of_replies`). The entries stay in their caches until these are emptied. Names of reply queues are
    never used again.

@@ -6,7 +6,8 @@
    is free.
 3. A call takes about `SLICE_S` and continues where the previous one stopped, so that every queue has its turn. That
    includes the search for queues with something to release: if it is long, it takes a tenth of the time at most.
-4. Above the paging watermark caches are emptied first: the routes of publishers, before each round.
+4. When the process crosses the paging watermark, caches are emptied first: the routes of publishers. They may grow
+   again up to their limit: without them each publish would look its exchange up for as long as memory is short.
 5. A queue moves a piece at a time, and all queues together at most what fits into a batch (`MessageLog.room_to_page`).
    So a confirm waits only for a bounded part of what others have in memory.
 """
@@ -44,6 +45,8 @@ class Pager:
         """Make some queues release memory if that is needed; tell whether it is. Settle afterwards."""
         log = self._broker.log
         if resident_bytes > self._watermark_bytes:
+            if not log.under_pressure:
+                self._broker.access.routes.drop_all()
             log.under_pressure = True
         elif resident_bytes < self._watermark_bytes * RELIEF_SHARE:
             log.under_pressure = False
@@ -76,8 +79,6 @@ class Pager:
 
     def _begin_round(self) -> None:
         broker = self._broker
-        if broker.log.under_pressure:
-            broker.access.routes.drop_all()
         for vhost in broker.vhosts.values():
             for held in vhost.held.values():
                 held.page_out()

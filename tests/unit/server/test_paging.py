@@ -71,6 +71,25 @@ def test_paging_ends_well_below_the_watermark() -> None:
     assert needed == [False, True, True, False, False]
 
 
+def test_routes_are_dropped_once_when_memory_becomes_short() -> None:
+    """(4) Paging comes round 50 times a second, for as long as memory is short."""
+    f = Fixture()
+    client = f.fill("q", 400)
+    routes = f.harness.broker.access.routes
+    assert routes.bytes > 0
+    f.relieve(ABOVE)
+    assert routes.bytes == 0
+    client.publish("", "q", b"later")
+    remembered = int(routes.bytes)
+    assert remembered > 0
+    for _ in range(3):
+        f.relieve(ABOVE)
+    assert routes.bytes == remembered
+    f.relieve(BELOW)
+    f.relieve(ABOVE)
+    assert routes.bytes == 0
+
+
 def test_durable_queues_keep_to_their_share_of_memory_without_pressure() -> None:
     """(2)"""
     f = Fixture()
