@@ -8,13 +8,15 @@
    history than the table (``spark_bridge.lives``), a partition that was deleted or taken out before it was read, and
    messages that cannot be read. With `skip_lost` they are skipped, and counted where their number is known. After
    another history the table continues where the histories have diverged, if that is known.
+   Messages that would be rows twice are a `DataLoss` as well: those of a queue whose session is not the table's (it was
+   deleted, or a backup lacks it), and claims that were released although the table has them.
 4. Streams that a super stream gets later begin at their first offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -28,6 +30,8 @@ from warren.spark_bridge.lives import Divergence, Lives, Remembered, id_at
 from warren.spark_bridge.nodes import nodes_of
 from warren.spark_bridge.start_offsets import offset_at
 from warren.spark_bridge.worker_output import say
+
+TWICE: Final = "Messages that the table has may come again, as further rows. With skip_lost they do"
 
 
 class Plan(NamedTuple):
@@ -99,6 +103,10 @@ class _Ranges:
         self._remembered = Remembered("the table", say)
         self._client = client
         self._skip_lost = skip_lost
+
+    def _loss(self, what: str, otherwise: str = SKIP) -> None:
+        if not self._skip_lost:
+            raise DataLoss(f"{what}. {otherwise}")
 
     def read(self, plan: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         self.lost = 0
@@ -238,10 +246,6 @@ class StreamSource(_Ranges):
             return place_at(part, part.end)
         return place
 
-    def _loss(self, what: str) -> None:
-        if not self._skip_lost:
-            raise DataLoss(f"{what}. {SKIP}")
-
     def settle(self, places: Places) -> None:
         if self._group is None:
             return
@@ -283,19 +287,31 @@ class DrainSource(_Ranges):
     def begin(self, places: Places) -> dict[str, Place]:
         session = self._session = self._client.open_drain(self.name, self._session_name, self._owner)
         place = places.get(self.name)
+        if place is None and session.first == session.end and session.coming_again(0, session.end):
+            # Claims of an earlier reader were released: a new session cannot take them for the table's.
+            self._client.delete_drain(self.name, self._session_name)
+            session = self._session = self._client.open_drain(self.name, self._session_name, self._owner)
         begun = self._place_at(session.first)
-        if place is None or place.id != fingerprint(session.id):
+        if place is None:
+            return {self.name: begun}
+        if place.id != fingerprint(session.id):
+            self._loss(
+                f"the session {self._session_name!r} of {self.name!r}, read up to {place.next}, is another one now: it "
+                "was deleted, or the broker was restored from a backup that lacks it",
+                TWICE,
+            )
             return {self.name: begun}
         divergence = maybe_divergence(self._remembered, self.name, session.lives, place)
         if divergence is not None:
-            if not self._skip_lost:
-                raise DataLoss(f"{divergence.text}. {SKIP}")
+            self._loss(divergence.text)
             return {self.name: begun}
-        if place.next < session.first and not self._skip_lost:
-            raise DataLoss(
+        if place.next < session.first:
+            self._loss(
                 f"the claims from {place.next} to {session.first} of {self.name!r} are gone: released, and then they "
-                f"come again, or acknowledged for a table that is not this one any more. {SKIP}"
+                "come again, or acknowledged for a newer state of this table"
             )
+        elif count := session.coming_again(0, place.next):
+            self._loss(f"{count} claims below {session.first} of {self.name!r} were released, and are rows", TWICE)
         return {}
 
     def plan(self, places: Places, limits: Limits, begun: Places = NO_PLACES) -> Plan:

@@ -134,7 +134,7 @@ class DrainSession(NamedTuple):
     """An open drain: claimed and not acked are the offsets [first, end) of the queue `queue`.
 
     `lives`: which lives of the broker have claimed which offsets; None: the broker does not say. `acked`: up to where
-    readers have acknowledged claims; those from there up to `first` were released.
+    readers have acknowledged claims; those from there up to `first` were released. None: it is not known.
     """
 
     epoch: int
@@ -143,7 +143,12 @@ class DrainSession(NamedTuple):
     first: int
     end: int
     lives: Lives | None = None
-    acked: int = 0
+    acked: int | None = None
+
+    def coming_again(self, base: int, end: int) -> int:
+        """Return how many claims from `base` up to `end` were released, and so come again under other numbers."""
+        acked = self.first if self.acked is None else self.acked
+        return max(0, min(self.first, end) - max(acked, base))
 
 
 class Claim(NamedTuple):
@@ -514,7 +519,7 @@ class BrokerClient(ApiConnection):
                 first=int(found["first"]),
                 end=int(found["end"]),
                 lives=_maybe_lives(found),
-                acked=int(found.get("acked") or 0),
+                acked=None if found.get("acked") is None else int(found["acked"]),
             )
         )
 

@@ -184,7 +184,7 @@ class DrainReader(QueryReader):
             if divergence is not None:
                 self._lost(divergence.text)
                 return begun
-        if before.next < session.acked:
+        if session.acked is not None and before.next < session.acked:
             # Also with failOnDataLoss false: sinks know batches by their numbers, and would skip the next ones.
             raise DataLoss(
                 f"of queue {queue!r} claims up to {session.acked} were acknowledged in session {self.name!r}, "
@@ -196,6 +196,11 @@ class DrainReader(QueryReader):
                 "released, and come again"
             )
             return begun._replace(lost=before.lost + session.first - before.next)
+        if not is_compared and (count := session.coming_again(before.base or 0, before.next)):
+            self._lost(
+                f"of queue {queue!r} {count} claims below {session.first} of session {self.name!r} were released after "
+                "the query had committed them, and come again"
+            )
         return before._replace(base=None)
 
     def _lost(self, what: str) -> None:

@@ -451,6 +451,12 @@ class Export:
         divergence = self._remembered.maybe_divergence(name, session.lives, position.life, position.next)
         if divergence is not None:
             raise Diverged(f"{divergence.text}: use another directory")
+        count = session.coming_again(position.base or 0, position.next)
+        if count and not self._options.skip_lost:
+            raise DataLoss(
+                f"{count} claims below {session.first} of {name} were released although they are in files, and come "
+                "again. With --skip-lost they are exported once more"
+            )
         found = client.describe(name)
         self._watcher.planned(found.messages + max(0, session.end - position.next), found.bytes)
         mark = client.mark(name, consumer, session.epoch)

@@ -560,13 +560,38 @@ def test_what_was_made_before_another_program_added_a_column_is_made_again(table
     assert found == list(range(6)) and "theirs3" in tables.rows()[-1]
 
 
-def test_a_session_that_was_deleted_begins_anew(broker: ExportBroker, tables: MemoryTables) -> None:
-    queue = broker.queue("orders", 4)
+def test_a_session_that_a_restored_broker_lacks_ends_it(broker: ExportBroker, tables: MemoryTables) -> None:
+    broker.queue("orders", 4)
     run(follower(broker, tables, drain=True))
     broker.delete_drain("orders", "lake")
-    queue.add(2)
+    queue = broker.queue("orders", 6)  # the backup has the messages that the table has
+    with pytest.raises(DataLoss, match=r"session 'lake' of 'orders', read up to 4, is another one .* restored"):
+        follower(broker, tables, drain=True)
+    assert len(queue.messages) == 6
+    run(follower(broker, tables, drain=True, skip_lost=True))
+    assert len(tables.rows()) == 10
     run(follower(broker, tables, drain=True))
-    assert sorted(int(row["body"]) for row in tables.rows()) == list(range(6))
+
+
+def test_released_claims_that_are_rows_end_it(broker: ExportBroker, tables: MemoryTables) -> None:
+    broker.queue("orders", 5)
+    follower(broker, tables, drain=True, rows=3).step()
+    broker.release("orders", "lake")  # before the step that acknowledges them
+    with pytest.raises(DataLoss, match="3 claims below 3 of 'orders' were released, and are rows"):
+        follower(broker, tables, drain=True)
+    run(follower(broker, tables, drain=True, skip_lost=True))
+    assert len(tables.rows()) == 8
+    run(follower(broker, tables, drain=True))
+
+
+def test_a_new_table_gets_what_was_released_before_it(broker: ExportBroker) -> None:
+    broker.queue("orders", 5)
+    follower(broker, MemoryTables(), drain=True, rows=3).step()
+    broker.release("orders", "lake")
+    tables = MemoryTables()
+    for _ in range(3):
+        follower(broker, tables, drain=True, rows=2).step()
+    assert [int(row["body"]) for row in tables.rows()] == list(range(5))
 
 
 def test_of_a_drain_that_another_one_has_opened_nothing_is_claimed(broker: ExportBroker, tables: MemoryTables) -> None:

@@ -205,6 +205,32 @@ def test_what_is_released_comes_again_and_is_not_missed(broker: MemoryBroker) ->
     assert sorted(read(again, offset, end)) == [b"4", b"5"]
 
 
+def test_what_is_released_after_spark_committed_it_is_told(broker: MemoryBroker) -> None:
+    broker.queue("orders", 6)
+    reader = reader_of(broker)
+    offset = step(reader, reader.initialOffset())  # Spark commits the batch, and the driver is killed
+    broker.release("orders", "lake")
+    with pytest.raises(DataLoss, match=r"4 claims below 4 .* were released after the query had committed them"):
+        step(reader_of(broker), offset)
+    again = reader_of(broker, failOnDataLoss=False)
+    end = step(again, offset)
+    assert len(read(again, offset, end)) == 4
+    end = step(again, end)
+    step(reader_of(broker), end)  # told once
+
+
+def test_a_new_query_gets_what_was_released_before_it(broker: MemoryBroker) -> None:
+    broker.queue("orders", 6)
+    reader = reader_of(broker)
+    step(reader, reader.initialOffset())
+    broker.release("orders", "lake")
+    reader = reader_of(broker)
+    offset = step(reader, reader.initialOffset())
+    assert offset["d"]["orders"]["base"] == 4
+    end = step(reader_of(broker), offset)
+    assert end["d"]["orders"]["next"] == 10
+
+
 def test_a_session_that_was_deleted_and_made_anew_is_noticed(broker: MemoryBroker) -> None:
     broker.queue("orders", 10)
     first = reader_of(broker)

@@ -139,6 +139,26 @@ def test_a_drain_is_gone_on_with_by_the_session_that_its_manifest_names(broker: 
     assert session not in named, "an export that was complete has the name of where it is now"
 
 
+def test_released_claims_that_are_in_files_end_a_drain(broker: ExportBroker, tmp_path: Path) -> None:
+    broker.queue("orders", 6)
+
+    def acked(gone: Sequence[bytes]) -> None:
+        if gone:
+            raise Killed  # after the commit of the first files
+
+    broker.acked = acked
+    with pytest.raises(Killed):
+        run(broker, tmp_path, mode="drain", max_file_bytes=300)
+    done = len(bodies(tmp_path))
+    (session,) = broker.sessions
+    broker.release("orders", session.rpartition("/")[2])
+    broker.acked = lambda gone: None
+    with pytest.raises(DataLoss, match=f"{done} claims below {done} of orders were released although they are in"):
+        run(broker, tmp_path, mode="drain")
+    run(broker, tmp_path, mode="drain", skip_lost=True)
+    assert len(bodies(tmp_path)) == 6 + done
+
+
 def test_draining_ends_although_producers_go_on(broker: ExportBroker, tmp_path: Path) -> None:
     queue = broker.queue("orders", 6)
     broker.acked = lambda bodies: queue.add(2)

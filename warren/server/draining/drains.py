@@ -130,7 +130,8 @@ class Busy(DrainError):
 class Note(msgspec.Struct):
     """The record of a session, opened last by `user`. `lease_s` None: claims are not returned automatically.
 
-    `failed`: the batch that was tried again last; `acked`: up to where readers have acknowledged claims.
+    `failed`: the batch that was tried again last; `acked`: up to where readers have acknowledged claims, None: an
+    earlier version did not note it.
     """
 
     epoch: int
@@ -139,7 +140,7 @@ class Note(msgspec.Struct):
     lease_s: int | None = None
     user: str = ""
     failed: Failed | None = None
-    acked: int = 0
+    acked: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +161,15 @@ class Drain:
 class Opened:
     """The result of opening a session: the offsets from `first` to `end` are claimed and not acknowledged.
 
-    `acked`: up to where readers have acknowledged claims; from there up to `first` they were released.
+    `acked`: up to where readers have acknowledged claims; from there up to `first` they were released. None: it is not
+    known.
     """
 
     epoch: int
     claims: QueueRef
     first: int
     end: int
-    acked: int
+    acked: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ class Drains:
         with self._under_way(drain.vhost, drain.claims_name):
             if is_new:
                 self._keep_verdicts(drain, [])  # of a claim queue that was deleted before the records were read
-            before = Note(0) if is_new else self._note(drain)
+            before = Note(0, acked=0) if is_new else self._note(drain)
             made = Note(0, owner, wall_time_ms(), lease_s, by, before.failed, before.acked)
             epoch = self._next_epoch(drain, made)
             if lease_s is not None and self._clock() + lease_s < self._next_end_s:
@@ -368,7 +370,7 @@ class Drains:
                 raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take messages back")
             await self._management.messages.deleted()
             first = await self._first(claims)
-            acked = self._note(drain).acked
+            acked = self._note(drain).acked or 0
             if first < acked <= self._synced_end(claims):
                 await self._acknowledge(drain, epoch, claims, acked)  # a call that was interrupted has begun it
                 first = self._first_offset(claims)
