@@ -23,9 +23,10 @@ from warren import __version__
 from warren.mgmt_plugin.follower_api import HEALTH as OF_FOLLOWERS
 from warren.mgmt_plugin.plugin import all_routes
 from warren.mgmt_plugin.routes import Access
-from warren.server.application import STOP_DEADLINE_S, STOP_GRACE_S
+from warren.server.application import STOP_DEADLINE_S
 from warren.server.cli import maybe_serve_options
 from warren.server.message_store import EXIT_CODE
+from warren.server.process import STOP_GRACE_S
 from warren.server.settings import KEYS, Settings
 from warren.server.settings_reader import load_settings
 from warren.server.start_errors import SettingsError

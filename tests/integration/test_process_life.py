@@ -16,7 +16,7 @@ from broker_process import WarrenProcess, wait_until
 from compat.pika_client.wire import WireClient
 from pika import BasicProperties, spec
 
-from warren.server.application import STRAY_SIGNALS
+from warren.server.process import STRAY_SIGNALS
 
 from .peers import broker_at, connect, next_body, open_wire
 
@@ -332,9 +332,9 @@ def _has_logged(process: WarrenProcess, text: str) -> bool:
 
 HANGING = """
 import sys, threading
-from warren.server import application
+from warren.server import application, process
 from warren.server.catalogue import catalogue
-application.STOP_DEADLINE_S = application.STOP_GRACE_S = 1.0
+application.STOP_DEADLINE_S = process.STOP_DEADLINE_S = process.STOP_GRACE_S = 1.0
 catalogue.Catalogue.commit = lambda *arguments: threading.Event().wait()
 from warren.__main__ import main
 sys.argv = ["warren", *sys.argv[5:]]

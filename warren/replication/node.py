@@ -38,7 +38,7 @@ from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.pre_vote import PositionPort
 from warren.replication.replica_store import NO_STORE, ReplicaStore
 from warren.server import store_versions
-from warren.server.application import NODE, STRAY_SIGNALS, SWITCH_INTERVAL_S, serve_locked
+from warren.server.application import NODE
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.clock import SteadyClock
 from warren.server.data_dir import MESSAGES, DataDir
@@ -46,6 +46,7 @@ from warren.server.logs import get_logger
 from warren.server.management import FollowerPlugin, Following, Listening, Plugin
 from warren.server.message_store import EXIT_CODE
 from warren.server.network.tls import maybe_server_tls
+from warren.server.process import STRAY_SIGNALS, SWITCH_INTERVAL_S, serve_locked
 from warren.server.recovered_messages import messages_directory
 from warren.server.reloading import reloaded
 from warren.server.service_manager import ServiceManager

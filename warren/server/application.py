@@ -11,26 +11,20 @@ Failure:  when the message store fails, all sockets are closed and the exit code
 Tasks:    reactor, ticker, time keeper, memory watch, freed memory, catalogue writer, message store, plugins, signals,
           and one short task per login, all of them supervised (`supervision`): only the message store's failure ends
           the process. Plugins start tasks of their own under the same supervision, and open the listeners of HTTP.
-Process:  `serve` has the process to itself: it handles signals, the service manager, resource limits, the watch over
-          memory, the cyclic collector and printing. `warren.testing` runs an `Application` in a thread instead.
+Process:  what `warren serve` does to its process besides is in `process`.
 Threads:  those of the message store; and of trio, for logins and commits of the catalogue.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import hmac
 import math
 import os
 import secrets
-import signal
 import socket
 import ssl
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -40,29 +34,30 @@ from warren import __version__
 from warren.amqp.errors import AmqpError
 from warren.amqp10.peer import Amqp10Peer
 from warren.amqp10.performatives import AMQP_HEADER, SASL_HEADER, TLS_HEADER
-from warren.channels.broker import Broker, Limits
-from warren.channels.login import LoginRequest
+from warren.channels.broker import Broker
 from warren.mqtt.sessions import restore_sessions
-from warren.msgstore.files.file_system import FileSystem, OsFileSystem
+from warren.msgstore.files.file_system import FileSystem
 from warren.queues.damage import has_damage
 from warren.queues.timers import NEVER
-from warren.server.beats import BEAT_S, beat_after, next_beat
+from warren.server.beats import next_beat
 from warren.server.catalogue.writer import CatalogueWriter, InThread
 from warren.server.catalogue.writer import Store as MetadataFiles
 from warren.server.client_of_node import AMQP, ClientOfNode
 from warren.server.clock import SteadyClock
 from warren.server.copies.images import Images
 from warren.server.copies.images import Metadata as CopiedMetadata
-from warren.server.cyclic_collector import QUIET, bound_collector, collect_lately, pause_collector
-from warren.server.data_dir import DataDir
-from warren.server.descriptors import UNLIMITED, Descriptors, raise_limit
+from warren.server.cyclic_collector import QUIET, collect_lately
+from warren.server.descriptors import UNLIMITED, Descriptors
 from warren.server.direct_clients import DirectClients
 from warren.server.engine_build import engine_is_compiled
+from warren.server.engine_limits import engine_limits
 from warren.server.freed_memory import return_freed_memory
 from warren.server.held_links import HeldLinks
-from warren.server.logins.authenticator import LOOPBACK_ONLY, Authenticator, Users
+from warren.server.logins.authenticator import Authenticator, Users
+from warren.server.logins.client_logins import ClientLogins
 from warren.server.logs import get_logger
 from warren.server.management import CLUSTERING, CommitTimeout, Health, Listening, Management, Plugin
+from warren.server.memory_watch import watch_memory
 from warren.server.message_store import EXIT_CODE, MessageStoreService, end_process
 from warren.server.network.acceptor import Listener
 from warren.server.network.admission import Admission
@@ -70,22 +65,18 @@ from warren.server.network.listening import open_sockets
 from warren.server.network.reactor import Reactor
 from warren.server.network.tls import maybe_server_tls, maybe_user_of_certificate
 from warren.server.network.web_rules import Origins, WebRules
-from warren.server.paging import Pager
-from warren.server.process_memory import resident_bytes, total_memory_bytes
+from warren.server.process_memory import total_memory_bytes
 from warren.server.protocols import LISTENERS
-from warren.server.recovered_messages import Recovered, check_file_size_limit, messages_directory, recover_messages
+from warren.server.recovered_messages import Recovered, recover_messages
 from warren.server.reloading import reloaded
 from warren.server.replication import Host, Replication
-from warren.server.service_manager import ServiceManager
 from warren.server.setting_kinds import Endpoint
-from warren.server.settings import DEFAULT_ORIGIN, Settings
-from warren.server.standard_streams import OUTPUT
+from warren.server.settings import Settings
 from warren.server.start_errors import StartError
 from warren.server.supervision import ESSENTIAL, Supervision
-from warren.server.threads import CATALOGUE, LOGINS, STORE, in_thread, threads
+from warren.server.threads import CATALOGUE, LOGINS, in_thread, threads
 from warren.server.tracing.span_export import maybe_span_export
 from warren.vhosts.metadata import UserPut
-from warren.vhosts.topology_watcher import INTERNAL_USER
 
 NODE: Final = "rabbit"  # RabbitMQ's default node name
 STOP_DEADLINE_S: Final = 10.0
@@ -94,165 +85,13 @@ CLOSE_GRACE_S: Final = 3.0
 HAND_OVER_GRACE_S: Final = 0.25  # if another node waits to serve them
 # Time for the catalogue to catch up; the log has the rest.
 CATCH_UP_S: Final = 3.0
-# Time left after the deadline to close files and to end the interpreter.
-STOP_GRACE_S: Final = 2.0
 BEGIN_WITHIN_S: Final = 2.0
 RESTORED_AT_ONCE: Final = 500  # a few milliseconds; then other tasks have a turn
 PERMISSION_CHECK_S: Final = 0.02
 CLOCK_CHECK_S: Final = 1.0
-MEMORY_CHECK_MIN_S: Final = 0.01
-MEMORY_SHORT_CHECK_S: Final = 0.2  # until the alarm is over
-# The most that publishers can send.
-FILL_BYTES_PER_S: Final = 2 << 30
-# An alarm ends this far below the watermark, so that it does not flap.
-MEMORY_CLEAR_SHARE: Final = 0.95
-PAGING_CHECK_S: Final = 0.02  # while messages move to disk
 COLLECT_S: Final = 60.0
-# How soon a thread gets the interpreter from the busy loop: the committer needs it for a moment before each commit.
-SWITCH_INTERVAL_S: Final = 0.0005
 _REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how this machine reaches a listener on all addresses
-# Signals that end a process which ignores them, and that are never sent to a broker on purpose. Some systems lack the
-# last two.
-STRAY_SIGNALS: Final[tuple[signal.Signals, ...]] = tuple(
-    getattr(signal, name)
-    for name in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR")
-    if hasattr(signal, name)
-)
-
 log = get_logger("server")
-
-
-async def serve(
-    settings: Settings, plugins: Sequence[Plugin] = (), read_again: Callable[[], Settings] | None = None
-) -> int:
-    """Run the broker with its plugins until it is told to stop; return the exit code.
-
-    `read_again` returns the settings as they are later, for SIGHUP; it raises SettingsError.
-
-    Raises:
-        StartError: something outside the program prevents it, said in one line.
-    """
-    for number in STRAY_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    with DataDir.open(settings.data_dir):
-        return await serve_locked(settings, plugins, read_again)
-
-
-async def serve_locked(
-    settings: Settings,
-    plugins: Sequence[Plugin] = (),
-    read_again: Callable[[], Settings] | None = None,
-    replication: Replication | None = None,
-    epoch: int | None = None,
-    store_id: bytes = b"",
-) -> int:
-    """Do what `serve` does, in a data directory that the caller has locked; with followers when `replication` is given.
-
-    `epoch`: the epoch that begins, if not the next one. `store_id`: 16 bytes, for a store that does not exist yet.
-
-    Raises:
-        StartError: as for `serve`.
-    """
-    # SQLAlchemy is a third of all imports. A program with its own catalogue does not need it.
-    from warren.server import histories, store_versions
-    from warren.server.catalogue.catalogue import Catalogue
-
-    directory = messages_directory(settings.data_dir)
-    check_file_size_limit(directory, settings.store.segment_bytes)
-    descriptors = raise_limit()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    pause_collector()
-    with store_versions.told(directory):
-        # On an empty store, the loaded definitions are the only contents.
-        catalogue = Catalogue.open(
-            settings.catalogue_url(),
-            first_contents=settings.load_definitions is None,
-            first_user=settings.default_user,
-            first_password=settings.default_pass,
-        )
-        files = OsFileSystem(str(directory))
-        # Not on the loop: other nodes may have to hear of this one meanwhile.
-        recover_all = partial(recover_messages, settings, files, descriptors.store_handles, epoch, store_id)
-        recovered = await in_thread(STORE, recover_all)
-    if epoch is None:
-        histories.compare(catalogue, recovered, directory, accept_loss=settings.accept_loss)
-    application = Application(
-        settings,
-        catalogue,
-        files,
-        plugins,
-        descriptors=descriptors,
-        replication=replication,
-        recovered=recovered,
-        clock=None if replication is None else replication.clock,
-        marked=settings.data_dir,
-    )
-
-    def note_version() -> None:
-        application.messages.versions = store_versions.note(directory, is_new=recovered.recovery.is_new)
-
-    tasks = application.tasks
-    manager = ServiceManager.from_environment(os.environ)
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *STRAY_SIGNALS) as signals:
-        async with trio.open_nursery() as nursery:
-            obey = partial(_obey, signals, application, manager, read_again)
-            nursery.start_soon(tasks.keep, "signals", obey, ESSENTIAL)
-            nursery.start_soon(tasks.keep, "memory watch", application.watch_memory)
-            nursery.start_soon(tasks.keep, "freed memory", application.return_freed_memory)
-            nursery.start_soon(tasks.keep, "watchdog", manager.keep_alive)
-            with store_versions.told(directory):
-                exit_code = await application.run(
-                    lambda: _serving(settings, application, manager, is_new=catalogue.was_empty), note_version
-                )
-            nursery.cancel_scope.cancel()
-    return exit_code
-
-
-async def _obey(
-    signals: AsyncIterator[int],
-    application: Application,
-    manager: ServiceManager,
-    read_again: Callable[[], Settings] | None,
-) -> None:
-    async for number in signals:
-        if number == signal.SIGHUP:
-            with manager.reloading():
-                application.reload(read_again)
-        elif number in STRAY_SIGNALS:
-            log.warning("signal ignored", signal=signal.Signals(number).name)
-        else:
-            application.stop()
-            # If the process hangs past this time, it writes where, and ends. Without memory for the thread that waits
-            # until then, it stops all the same.
-            with contextlib.suppress(RuntimeError, MemoryError):
-                faulthandler.dump_traceback_later(STOP_DEADLINE_S + STOP_GRACE_S, exit=True)
-            manager.stopping()
-
-
-def _serving(settings: Settings, application: Application, manager: ServiceManager, *, is_new: bool) -> None:
-    """Say that it serves; `is_new`: the metadata store has just got its first contents."""
-    bound_collector()
-    places = ", ".join(application.places())
-    manager.ready(f"listening on {places}")
-    lines = [f"Warren {__version__}, AMQP 0-9-1", f"  listening   {places}"]
-    pages = application.pages()
-    if pages:
-        lines.append(f"  web UI      {', '.join(pages)}")
-    if is_new:
-        lines.append(f"  first user  {_first_user(settings)}")
-    lines += [
-        f"  data        {settings.data_dir.absolute()}",
-        f"  stop        Ctrl-C, or kill -TERM {os.getpid()}",
-    ]
-    OUTPUT.put("\n".join(lines) + "\n")
-
-
-def _first_user(settings: Settings) -> str:
-    """Return the first user of a new broker; a password that an operator has chosen is not shown."""
-    user = settings.default_user
-    everybody_knows = settings.origins.get("default_pass", DEFAULT_ORIGIN) == DEFAULT_ORIGIN
-    password = f"password {settings.default_pass}" if everybody_knows else "with the password of default_pass"
-    return ", ".join([user, password, *(["from this machine only"] if user in LOOPBACK_ONLY else [])])
 
 
 class MetadataStore(MetadataFiles, CopiedMetadata, Protocol):
@@ -298,7 +137,7 @@ class Application:
         self._clock = SteadyClock() if clock is None else clock
         message_log.now_ms = self._clock.now_ms()
         clients_max = descriptors.clients_max()
-        self._broker = Broker(_engine_limits(settings, clients_max), _entropy, secrets.randbits(63), message_log)
+        self._broker = Broker(engine_limits(settings, clients_max), _entropy, secrets.randbits(63), message_log)
         self._broker.syncs_confirms = self._syncs_confirms
         if settings.amqp_1_0:
             self._broker.other_protocols = dict.fromkeys((SASL_HEADER, AMQP_HEADER, TLS_HEADER), Amqp10Peer)
@@ -337,8 +176,8 @@ class Application:
             certificate_user=self._certificate_user,
             on_crash=self._crashed,
             on_settled=self._engine_settled,
-            on_closed=self._hung_up,
-            is_alone=self._is_alone,
+            on_closed=lambda key: self._logins.hung_up(key),
+            is_alone=lambda: self._logins.is_idle(),
             dispatch=self._messages.dispatch,
             on_wake=self._messages.completed,
             tls_handshake_timeout_s=limits.tls_handshake_timeout_s,
@@ -372,6 +211,15 @@ class Application:
             replication=replication,
             span_export=self._span_export,
         )
+        self._logins = ClientLogins(
+            self._broker,
+            self._authenticator,
+            self._management.internal_password,
+            start=self._start_login,
+            settle=self._settle,
+            wake=self._wake,
+            on_crash=self._crashed,
+        )
         self._sooner = trio.Event()
         self._broker.timers.on_earlier = lambda: self._sooner.set()
         self._nursery: trio.Nursery | None = None
@@ -380,7 +228,6 @@ class Application:
         self._drain_scope = trio.CancelScope()
         self._stopped_clean = False
         self._exit_code = 0
-        self._logins: dict[int, trio.CancelScope] = {}  # under way, by the keys of their connections
 
     @property
     def messages(self) -> MessageStoreService:
@@ -679,28 +526,7 @@ class Application:
 
     async def watch_memory(self) -> None:
         """Block publishers, and move messages to disk, while this process takes too much. For ever."""
-        total = total_memory_bytes()
-        limit = self._settings.limits.memory_high_watermark.limit_bytes(total)
-        pager = Pager(self._broker, min(self._settings.store.paging_watermark.limit_bytes(total), limit // 2))
-        pause_s = BEAT_S
-        broker = self._broker
-        while True:
-            await trio.sleep_until(min(beat_after(), trio.current_time() + pause_s))
-            short = broker.has_alarm("memory")
-            resident = resident_bytes()
-            if resident > limit and not short:
-                log.warning("memory above the watermark", resident_bytes=resident, watermark_bytes=limit)
-                broker.set_alarm("memory", True)
-                self._settle()
-            elif resident < limit * MEMORY_CLEAR_SHARE and short:
-                broker.set_alarm("memory", False)
-                self._settle()
-            # The nearer the watermark, the sooner it can be crossed.
-            left_s = (limit - resident) / FILL_BYTES_PER_S
-            pause_s = MEMORY_SHORT_CHECK_S if left_s < 0 else max(left_s, MEMORY_CHECK_MIN_S)
-            if pager.relieve(resident):
-                self._settle()
-                pause_s = min(pause_s, PAGING_CHECK_S)
+        await watch_memory(self._broker, self._settings, self._settle)
 
     async def return_freed_memory(self) -> None:
         """Return unused memory to the system. For ever."""
@@ -708,58 +534,6 @@ class Application:
         await return_freed_memory(
             lambda: broker.has_alarm("memory") or broker.log.under_pressure, lambda: int(broker.log.resident_bytes)
         )
-
-    async def _login(self, request: LoginRequest, scope: trio.CancelScope) -> None:
-        try:
-            with scope:
-                await self._check_login(request)
-        except Exception:
-            # A defect of ours, or no free thread: refuse this login only.
-            request.refuse()
-            self._settle()
-            raise
-        finally:
-            del self._logins[request.connection.key]
-
-    def _hung_up(self, key: int) -> None:
-        """A connection is closed: its login ends, or closed connections would have any number of logins wait."""
-        login = self._logins.get(key)
-        if login is not None:
-            login.cancel()
-
-    def _recalls(self, request: LoginRequest) -> bool:
-        """Tell whether a password has been verified before: such a login, even one of many, need not wait."""
-        if request.certificate or request.problem or request.connection.origin.is_internal:
-            return False
-        return self._authenticator.recalls(request.user, request.password, request.connection.origin.address)
-
-    async def _check_login(self, request: LoginRequest) -> None:
-        address = request.connection.origin.address
-        reason = ""
-        if request.connection.origin.is_internal and request.user == INTERNAL_USER:
-            accepted = hmac.compare_digest(request.password, self._management.internal_password)
-        elif request.certificate:
-            reason = self._authenticator.why_unwelcome(request.user, address)
-            accepted = not reason
-            if not accepted:
-                await self._authenticator.refuse()
-        elif request.problem:
-            accepted = await self._authenticator.refuse()
-        else:
-            accepted = await self._authenticator.check(request.user, request.password, address)
-        if accepted:
-            request.accept(request.user)
-        else:
-            reason = reason or request.problem or self._authenticator.why_refused(request.user, address)
-            log.warning(
-                "login refused",
-                peer=request.connection.origin.peer,
-                user=request.user,
-                over=request.connection.origin.shown(request.connection.protocol),
-                reason=reason,
-            )
-            request.refuse()
-        self._settle()
 
     async def _stop(self) -> None:
         """Drain, however long that takes."""
@@ -843,11 +617,12 @@ class Application:
         if self._replication is not None:
             self._replication.metadata_applied(first, records)
 
+    def _start_login(self, login: Callable[[], Awaitable[None]]) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(self.tasks.once, "login", login)
+
     def _upgrade_user(self, record: UserPut) -> None:
         self._broker.administer(record)
-
-    def _is_alone(self) -> bool:
-        return not self._logins
 
     def _certificate_user(self, certificate: dict[str, object]) -> str | None:
         return maybe_user_of_certificate(certificate, self._settings.tls.cert_login_from)
@@ -862,53 +637,7 @@ class Application:
         for notice in notices:
             write: Callable[..., None] = getattr(log, notice.level)
             write(notice.event, **notice.fields)
-        logins, broker.logins = broker.logins, []
-        recalled = False
-        for request in logins:
-            if not request.connection.is_checking_login():
-                continue  # it has hung up
-            if self._recalls(request):
-                recalled = True
-                try:
-                    request.accept(request.user)
-                except Exception as error:
-                    # A defect of ours: refuse this login only.
-                    self._crashed(error)
-                    request.refuse()
-                continue
-            assert self._nursery is not None
-            scope = self._logins[request.connection.key] = trio.CancelScope()
-            self._nursery.start_soon(self.tasks.once, "login", self._login, request, scope)
-        if recalled:
-            self._wake()  # to send all the answers in one turn
-
-
-def _engine_limits(settings: Settings, clients_max: int) -> Limits:
-    given = settings.limits
-    limits = Limits()
-    limits.frame_max_bytes = given.frame_max_bytes
-    limits.channel_max = given.channel_max
-    limits.heartbeat_s = given.heartbeat_s
-    limits.message_max_bytes = given.max_message_bytes
-    limits.content_timeout_s = given.content_timeout_s
-    # Some descriptors stay spare, so that the broker can tell excess clients why it refuses them.
-    limits.connections_max = min(given.connections_max, clients_max - min(clients_max // 8, 64))
-    limits.handshake_timeout_s = given.handshake_timeout_s
-    limits.consumers_per_channel_max = given.consumers_per_channel_max
-    limits.unacked_per_channel_max = given.unacked_per_channel_max
-    limits.transaction_max_bytes = given.transaction_max_bytes
-    limits.delivery_timeout_s = given.delivery_timeout_s
-    limits.send_timeout_s = given.send_timeout_s
-    limits.queues_per_vhost_max = given.queues_per_vhost_max
-    limits.exchanges_per_vhost_max = given.exchanges_per_vhost_max
-    limits.bindings_per_exchange_max = given.bindings_per_exchange_max
-    limits.outbox_soft_bytes = given.outbox_bytes
-    limits.mqtt_qos0_outbox_bytes = given.mqtt_qos0_outbox_bytes
-    # Unfinished messages may take a quarter of the memory, and always one of the largest.
-    watermark_bytes = given.memory_high_watermark.limit_bytes(total_memory_bytes())
-    limits.inbound_max_bytes = max(given.max_message_bytes, min(limits.inbound_max_bytes, watermark_bytes // 4))
-    limits.transactions_max_bytes = watermark_bytes // 4
-    return limits
+        self._logins.begin()
 
 
 def _entropy() -> bytes:

@@ -98,10 +98,10 @@ def maybe_serve_options(arguments: Sequence[str]) -> dict[str, str] | None:
 
 
 def run_broker(settings: Settings, plugins: Sequence[Plugin], read_again: Callable[[], Settings]) -> int:
-    """Serve with `settings` and `plugins`; return the exit code. `read_again`: see `application.serve`."""
+    """Serve with `settings` and `plugins`; return the exit code. `read_again`: see `process.serve`."""
     import trio
 
-    from warren.server import application, logs, process_memory, setting_checks
+    from warren.server import logs, process, process_memory, setting_checks
 
     logs.configure(settings.log_level, settings.log_format)
     sys.excepthook = _tell_fault
@@ -110,7 +110,7 @@ def run_broker(settings: Settings, plugins: Sequence[Plugin], read_again: Callab
         process_memory.keep_little_free()
         process_memory.note_start()
         if settings.cluster_listen is None and settings.follow is None:
-            return trio.run(application.serve, settings, plugins, read_again)
+            return trio.run(process.serve, settings, plugins, read_again)
         from warren.replication import node
 
         gc.enable()  # a follower serves without a start of the broker
