@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.msgstore.log.message import Envelope, LetterCount, Message
-from warren.msgstore.log.own_writes import NOTHING, WRITES
+from warren.msgstore.log.own_writes import HOLD, NOTHING, WRITES
 from warren.queues.dead_letter import REJECTED, DeadLetter, dead_letter, is_cycle, sent_again
 from warren.queues.long_work import Job, Steps
 from warren.queues.origin import LETTER
@@ -108,6 +108,7 @@ class _UnderWay:
         self.in_parts: bool = len(queues) > TARGETS_AT_ONCE and letter.message.envelope.letters is None
         self.takers: list[str] = []
         self.next: int = 0
+        self.wants_hold: bool = self.in_parts and letter.message.persistent
         self.holds: bool = False  # the batch
 
 
@@ -184,7 +185,9 @@ class DeadLettering(Job):
 
     def need(self) -> i64:
         under_way = self._under_way
-        return NOTHING if under_way is not None and under_way.holds else WRITES
+        if under_way is None or not under_way.wants_hold:
+            return WRITES
+        return NOTHING if under_way.holds else HOLD
 
     def go_on(self, steps: Steps) -> bool:
         line = self._line
@@ -202,6 +205,8 @@ class DeadLettering(Job):
                 may_exceed = False
                 self._under_way = None
                 self._count(under_way.waiting.message, -1)
+                if under_way.holds:
+                    break  # the next one has to wait for something else
         finally:
             self._placing = False
             self._cause = None
@@ -273,7 +278,7 @@ class DeadLettering(Job):
         """Give a letter to very many queues until no steps are left; True when all have it."""
         letter = under_way.letter
         message = letter.message
-        if not under_way.holds and message.persistent:
+        if under_way.wants_hold and not under_way.holds:
             if not self._vhost.log.hold():
                 return False
             under_way.holds = True

@@ -89,6 +89,41 @@ def test_it_is_in_one_frame_with_the_end_of_its_message() -> None:
     assert {dying.harness.queue(f"d{number}").persistent() for number in range(MANY)} == {(1, 3)}
 
 
+def test_a_letter_that_waits_for_the_batch_asks_for_no_turns() -> None:
+    """The broker went round without a pause until somebody else had let the batch go."""
+    dying = Dying(MANY, durable=True)
+    dying.publish(b"one")
+    log = dying.harness.broker.log
+    assert log.hold()
+    dying.reject()
+    for _ in range(2):
+        dying.harness.broker.end_turn()
+    assert sum(dying.letters()) == 0 and dying.waiting() == 1
+    assert not dying.harness.broker.work.is_due()
+    log.release()
+    dying.harness.settle()
+    assert set(dying.letters()) == {1} and dying.waiting() == 0
+
+
+def test_what_comes_after_a_wide_letter_waits_for_space() -> None:
+    """It was placed with the steps that the wide one had left of its turn, as if it held the batch."""
+    dying = Dying(MANY, durable=True)
+    narrow: dict[str, object] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "d0"}
+    dying.client.declare("narrow", durable=True, arguments=narrow)
+    dying.publish(b"one")
+    dying.client.feed(publish_frames("", "narrow", b"two", properties=dying.properties))
+    dying.harness.settle()
+    for name in ("q", "narrow"):
+        dying.client.get(name)
+    dying.client.connection.feed(method_frame(1, m.BasicNack(0, multiple=True, requeue=False)))
+    dying.harness.broker.log.own.disk_is_short = True
+    dying.harness.settle()
+    assert set(dying.letters()) == {1} and dying.waiting() == 1
+    dying.harness.broker.log.own.disk_is_short = False
+    dying.harness.settle()
+    assert dying.letters() == [2] + [1] * (MANY - 1) and dying.waiting() == 0
+
+
 def test_letters_come_in_the_order_of_the_deaths_also_behind_a_wide_one() -> None:
     dying = Dying(MANY)
     dying.publish(b"one", b"two")
