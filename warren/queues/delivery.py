@@ -283,6 +283,10 @@ class DeliveryLedger(Waiter):
             self.consumers = {}
         self.consumers[consumer.tag] = consumer
 
+    def names_places(self, consumer: Consumer) -> bool:
+        """Tell whether the client knows the messages of `consumer` by their places, also in later connections."""
+        return False
+
     # --- giving out ---------------------------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, message: Message, sequence_number: i64, redelivered: bool) -> None:

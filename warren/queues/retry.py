@@ -6,6 +6,9 @@ Counts of failed deliveries and of returns are in the message's header (``x-deli
 counted message is stored again in its place, so its count survives whenever the message does. Each queue counts for
 itself.
 
+A message whose consumer knows it by its place (MQTT with QoS 2) comes back there without the delay of the rules: it
+would leave the lane of held messages for another place, and the client could not tell that it has it already.
+
 While free disk space is at its floor nothing is stored again: a counted message goes back at once, without a delay,
 and its count is in memory only. If returns waited for space, the consumers that could make space would get nothing.
 """
@@ -107,7 +110,7 @@ class Retries:
             self._give_up(delivery)
             return False
         if self._lanes.log.own.may_store_returns() or not self._is_stored(delivery.sequence_number):
-            if delay_ms < 0:
+            if delay_ms < 0 and not _is_known_by_place(delivery):
                 delay_ms = self._delay_ms(message, failed)
             if delay_ms > 0:
                 self._forget(delivery)
@@ -202,6 +205,12 @@ def store_again(queue: Queue, delivery: Delivery, message: Message) -> None:
     if message.persistent and queue.stores:
         queue.ready.store(message, place)
     delivery.message = message
+
+
+def _is_known_by_place(delivery: Delivery) -> bool:
+    """Tell whether the client would take the message for another one if it came from another place."""
+    consumer = delivery.consumer
+    return consumer is not None and consumer.ledger.names_places(consumer)
 
 
 def _tried(message: Message) -> Message:

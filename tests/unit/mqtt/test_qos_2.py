@@ -384,6 +384,36 @@ def test_a_message_that_is_received_after_its_time_is_not_doubled(harness: Harne
     assert queue.message_count == 0
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("cause", ["reconnect", "timeout"])
+def test_retries_of_qos_2_are_not_delayed_and_keep_their_packet_id(cause: str, qos: int) -> None:
+    """They came back from the held messages with another packet id: the client could not tell that it has them."""
+    harness = DurableHarness()
+    rules = '{"visibility-timeout":1000,"delayed-retry-type":"all","delayed-retry-min":5000}'
+    harness.broker.administer(PolicyPut("/", "p", ".*", "queues", 0, rules))
+    reader, writer = ready(harness)
+    reader.subscribe("a", qos=qos)
+    writer.publish("a", b"x", qos)
+    writer.publish("a", b"y", qos, packet_id=2)
+    first = reader.messages()
+    if cause == "timeout":
+        harness.pass_time(1.1)
+    else:
+        reader.hang_up()
+        reader, came = lasting(harness, "r")
+    again = reader.messages() if cause == "timeout" else [message(each, 5) for each in came]
+    if qos == 1:
+        assert again == []
+        harness.pass_time(5.1)
+        assert sorted(reader.bodies()) == [b"x", b"y"]
+        return
+    assert [(each.packet_id, each.body) for each in again] == [(each.packet_id, each.body) for each in first]
+    for each in again:
+        assert reader.answer(PUBREC, each.packet_id) == [(PUBREL, 2, each.packet_id.to_bytes(2, "big"))]
+    harness.pass_time(10)
+    assert reader.messages() == [] and harness.queue("mqtt-subscription-rqos2").message_count == 0
+
+
 def test_a_message_that_is_received_before_it_is_sent_again_is_not_sent() -> None:
     harness = DurableHarness()
     harness.broker.administer(PolicyPut("/", "p", ".*", "queues", 0, '{"visibility-timeout":1000}'))
