@@ -23,6 +23,22 @@ QUEUE: Final = "queue"
 PIECE: Final = 1000
 
 
+def bindings_between(source: Exchange, destination: Destination) -> Iterator[list[Binding] | None]:
+    """Yield None after each piece, and the bindings between two at last, as `Bindings.between` does."""
+    found: list[Binding] = []
+    binding = source.by_destination.get(destination)
+    while binding is not None:
+        found.append(binding)
+        if len(found) % PIECE == 0:
+            yield None
+            if source.bindings.get(binding) is not binding:
+                found = []
+                binding = source.by_destination.get(destination)
+                continue
+        binding = binding.next_to_destination
+    yield found
+
+
 class BindingRow(msgspec.Struct, frozen=True):
     """A binding. `arguments`: an encoded field table; `source` is empty for the default exchange."""
 
@@ -87,18 +103,7 @@ class Bindings:
         They are read again from the beginning when the binding where it paused is gone.
         """
         assert isinstance(source, Exchange) and isinstance(destination, Destination)
-        found: list[Binding] = []
-        binding = source.by_destination.get(destination)
-        while binding is not None:
-            found.append(binding)
-            if len(found) % PIECE == 0:
-                yield None
-                if source.bindings.get(binding) is not binding:
-                    found = []
-                    binding = source.by_destination.get(destination)
-                    continue
-            binding = binding.next_to_destination
-        yield cast("list[BindingRef]", found)
+        return cast("Iterator[list[BindingRef] | None]", bindings_between(source, destination))
 
     def maybe_without_arguments(
         self, source: ExchangeRef, destination: DestinationRef, routing_key: str, properties_key: str

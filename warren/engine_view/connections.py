@@ -246,9 +246,18 @@ class Connections:
         consumers: Iterable[Consumer] = _session(channel).ledger.consumers.values()
         return [ConsumerRef(each) for each in consumers]
 
-    def subscriptions(self, connection: ConnectionRef) -> list[SubscriptionRef]:
-        """Return the subscriptions of the protocols that have them."""
-        return [SubscriptionRef((each, it)) for each in sessions_of(_peer(connection)) for it in each.subscribed()]
+    def subscriptions(
+        self, connection: ConnectionRef
+    ) -> tuple[list[SubscriptionRef], Callable[[SubscriptionRef], dict[str, object]]]:
+        """Return the subscriptions of a connection, and a function that describes one with the fields of its protocol.
+
+        The protocols that have subscriptions have one session for each connection.
+        """
+        for session in sessions_of(_peer(connection)):
+            found = session.subscribed()
+            if found:
+                return cast("list[SubscriptionRef]", found), session.describe_subscription
+        return [], _nothing
 
     # --- fields -----------------------------------------------------------------------------------------------------
 
@@ -371,17 +380,16 @@ class Connections:
         assert isinstance(ref, Session)
         return ref.connection.channels.get(ref.number) is not ref
 
-    def subscription(self, ref: SubscriptionRef) -> dict[str, object]:
-        """Return a subscription, with the fields of its protocol."""
-        session, subscription = cast("tuple[Session, Any]", ref)
-        return session.describe_subscription(subscription)
-
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def close(self, connection: ConnectionRef, reason: str) -> None:
         """Close a connection of a client, who is told the `reason`."""
         force_close(_peer(connection), reason)
         self._settle()
+
+
+def _nothing(ref: SubscriptionRef) -> dict[str, object]:
+    raise AssertionError("there are no subscriptions")
 
 
 def _peers(refs: Iterable[ConnectionRef]) -> Iterable[Peer]:

@@ -14,6 +14,7 @@ import msgspec
 from warren.amqp.errors import ChannelException
 from warren.channels.broker import Broker
 from warren.channels.ending import force_close
+from warren.engine_view.bindings import bindings_between
 from warren.engine_view.connections import ConnectionEnds, connection_ends
 from warren.engine_view.permissions import Rights
 from warren.exchanges.binding import Binding
@@ -22,7 +23,7 @@ from warren.mqtt.peer import MqttPeer
 from warren.mqtt.session import MqttSession
 from warren.mqtt.sessions import QOS, SharedSubscription, queue_name, sessions_of, shared_of
 from warren.mqtt.subscriptions import subscription_of
-from warren.mqtt.topics import EXCHANGE, Subscription, routing_key
+from warren.mqtt.topics import EXCHANGE, routing_key
 from warren.queues.base_queue import BaseQueue
 from warren.queues.receiver import Receiver
 from warren.vhosts.kept_sessions import KeptSession
@@ -34,7 +35,7 @@ AT_ONCE: Final = 500  # levels that are looked at in one go
 
 SessionRef = NewType("SessionRef", object)
 PlacedSession = tuple[str, SessionRef]  # with its vhost
-SessionSubscription = tuple[Binding, int] | SharedSubscription
+SessionSubscription = Binding | SharedSubscription
 
 
 class SessionRow(msgspec.Struct, frozen=True):
@@ -118,8 +119,8 @@ class MqttSessions:
         kept = _kept(of[1])
         return [queue.name for queue in self._queues(of[0], kept)] or [queue_name(kept.name, 0)]
 
-    def subscriptions(self, of: PlacedSession) -> list[SessionSubscription]:
-        """Return the subscriptions of a session, each for `subscription`."""
+    def subscriptions(self, of: PlacedSession) -> Iterator[list[SessionSubscription] | None]:
+        """Yield None after each piece, and at last the subscriptions of a session, each for `subscription`."""
         found: list[SessionSubscription] = []
         exchange = self._vhosts[of[0]].exchange(EXCHANGE)
         peer = self._maybe_peer(of)
@@ -129,18 +130,19 @@ class MqttSessions:
         if subscriber is not None:
             receivers.insert(0, subscriber)
         for receiver in receivers:
-            binding: Binding | None = exchange.by_destination.get(receiver)
-            while binding is not None:
-                found.append((binding, int(receiver.name[-1])))
-                binding = binding.next_to_destination
+            for bindings in bindings_between(exchange, receiver):
+                if bindings is None:
+                    yield None
+                else:
+                    found += bindings
         found += shared_of(_kept(of[1]).notes)
-        return found
+        yield found
 
     def subscription(self, each: SessionSubscription) -> dict[str, Any]:
         """Return one of `subscriptions`, with the names of the API."""
-        found: Subscription | SharedSubscription
-        found = each if isinstance(each, SharedSubscription) else subscription_of(*each)
-        return found.described()
+        if isinstance(each, SharedSubscription):
+            return each.described()
+        return subscription_of(each, int(each.destination.name[-1])).described()
 
     def end(self, of: PlacedSession, reason: str) -> int:
         """End a session for good, whether its client is connected or not; return the ticket to wait for."""

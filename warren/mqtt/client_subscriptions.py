@@ -64,6 +64,10 @@ class ClientSubscriptions:
         assert session is not None
         return session
 
+    def count(self) -> int:
+        """Return the number of subscriptions."""
+        return len(self.filters) + len(self.shared)
+
     def know(self, subscription: Subscription) -> None:
         """Note a subscription that there is."""
         ledger = self._ledger

@@ -257,7 +257,7 @@ class MqttPeer(Peer):
             "receive_maximum": self.limits.receive_max,
             "maximum_packet_bytes": self.limits.packet_max_bytes or None,
             "will": None if will is None else {"topic": will.topic, "qos": will.qos, "retain": will.retain},
-            "subscriptions": 0 if session is None else len(session.subscribed()),
+            "subscriptions": 0 if session is None else session.subscriptions.count(),
             "dropped_qos_0": 0 if session is None else session.dropped_qos_0(),
         }
         return {"mqtt": told}

@@ -161,8 +161,8 @@ class ResumeRun(Job):
         if queue is None:
             return True
         binding = self._binding
-        if not self._is_begun or (binding is not None and binding not in exchange.bindings):
-            # Start over, too, if the next one has been unbound meanwhile.
+        if not self._is_begun or (binding is not None and exchange.bindings.get(binding) is not binding):
+            # Start over, too, if the next one has been unbound meanwhile, or was unbound and bound again.
             binding = exchange.by_destination.get(queue)
             self._is_begun = True
         while binding is not None:

@@ -11,6 +11,7 @@ from engine_harness import Client, Harness, publish_frames
 from mqtt_harness import mqtt_client
 
 from warren.amqp import methods as m
+from warren.engine_view.bindings import PIECE
 from warren.engine_view.browsing import RUN_DELIVERIES
 from warren.engine_view.engine_view import EngineView
 from warren.engine_view.refs import ConnectionRef, ConsumerRef, QueueRef
@@ -150,6 +151,32 @@ def test_a_session_whose_connection_is_ending_is_ended() -> None:
     harness.settle()
     assert view.mqtt_sessions.maybe("/", "c") is None
     assert "mqtt-subscription-cqos1" not in harness.vhost.queues
+
+
+def test_the_subscriptions_of_a_session_are_found_in_pieces() -> None:
+    """They were found in one go, however many there were; and listing connections copied those of each to count them."""
+    harness = Harness()
+    view = EngineView(harness.broker, harness.settle)
+    client = mqtt_client(harness, client_id="c", clean=False)
+    filters = [str(number) for number in range(2 * PIECE + 5)]
+    for each in filters:
+        client.subscribe(each, qos=1)
+    session = view.mqtt_sessions.maybe("/", "c")
+    assert session is not None
+    pieces = list(view.mqtt_sessions.subscriptions(session))
+    assert pieces[:-1] == [None, None] and pieces[-1] is not None
+    assert [view.mqtt_sessions.subscription(each)["filter"] for each in pieces[-1]] == filters
+    walk = view.mqtt_sessions.subscriptions(session)
+    assert next(walk) is None
+    client.unsubscribe(filters[PIECE - 1])  # where it paused
+    del filters[PIECE - 1]
+    *_, found = walk
+    assert found is not None
+    assert [view.mqtt_sessions.subscription(each)["filter"] for each in found] == filters
+    listed, describe = view.connections.subscriptions(ConnectionRef(client.peer))
+    assert sorted(str(describe(each)["filter"]) for each in listed) == sorted(filters)
+    mqtt = client.peer.details()["mqtt"]
+    assert isinstance(mqtt, dict) and mqtt["subscriptions"] == len(filters)
 
 
 class EarlyLook(DurableHarness):

@@ -11,9 +11,11 @@ from engine_harness import USER, Harness
 from mqtt_harness import MqttClient, connect_packet, message, mqtt_client, properties, publish_packet
 
 from warren.amqp import methods as m
-from warren.amqp.field_table import Table, decode_table, encode_table
+from warren.amqp.codec import method_frame
+from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table, encode_table
 from warren.mqtt import packets as p
 from warren.mqtt.packets import packet
+from warren.mqtt.sessions import queue_name
 from warren.vhosts.metadata import PolicyPut, TopicPermissionPut, UserLimitsPut, VhostLimitsPut, VhostPut
 from warren.vhosts.retained import Retained
 
@@ -679,3 +681,25 @@ def test_there_is_an_end_to_what_is_retained(harness: Harness) -> None:
         other.publish(str(number), b"", retain=True)
     other.publish("more", b"", retain=True)
     assert (retained.count, retained.bytes, len(retained.root.below)) == (0, 0, 0)
+
+
+def test_a_subscription_that_is_made_again_while_its_session_resumes_hides_no_others(harness: Harness) -> None:
+    """The walk paused at its binding, which was in no chain any longer; an equal one was."""
+    client = mqtt_client(harness, 4, "c", clean=False)
+    for number in range(100):
+        client.subscribe(str(number), qos=1)
+    client.hang_up()
+    other = harness.channel()
+    harness.broker.work.turn_steps = 64
+    harness.settle()
+    again = MqttClient(harness)
+    again.peer.feed(connect_packet(4, "c", clean=False))
+    harness._answer_logins()
+    session = again.peer.session
+    assert session is not None and 0 < len(session.subscriptions.filters) < 50, "it has paused"
+    key = str(len(session.subscriptions.filters))
+    name = queue_name("c", 1)
+    other.connection.feed(method_frame(1, m.QueueUnbind(0, name, "amq.topic", key, EMPTY_TABLE)))
+    other.connection.feed(method_frame(1, m.QueueBind(0, name, "amq.topic", key, True, EMPTY_TABLE)))
+    harness.settle()
+    assert len(session.subscriptions.filters) == 100

@@ -138,7 +138,7 @@ class ConnectionHandlers(Handlers):
         return described
 
     async def list_subscriptions(self, call: Call) -> Rows:
-        return Rows(self._connections.subscriptions(the_connection(call, self._view)), self._connections.subscription)
+        return Rows(*self._connections.subscriptions(the_connection(call, self._view)))
 
     async def list_sessions(self, call: Call) -> list[Described]:
         the_connection(call, self._view)

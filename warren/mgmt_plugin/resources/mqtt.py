@@ -61,7 +61,11 @@ class MqttHandlers(Handlers):
     async def show_session(self, call: Call) -> Described:
         session = self._the_session(call)
         described = self._describe(session)
-        described["subscriptions"] = Rows(self._sessions.subscriptions(session), self._sessions.subscription)
+        for found in self._sessions.subscriptions(session):
+            if found is None:
+                await give_way()
+            else:
+                described["subscriptions"] = Rows(found, self._sessions.subscription)
         return described
 
     async def end_session(self, call: Call) -> None:
