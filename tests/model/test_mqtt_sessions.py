@@ -256,7 +256,8 @@ class World:
         if clean:
             self.harness.settle()
         self.harness = self.harness.restart(clean=clean)
-        restore_sessions(self.harness.broker)
+        for _ in restore_sessions(self.harness.broker):
+            pass
         for device in self.devices:
             device.client = None
             device.unread = []

@@ -10,12 +10,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table, encode_table
 from warren.mqtt.fanout import Fanout
 from warren.mqtt.topics import shared_queue, split_shared
 from warren.mqtt.wills import publish_waiting_will
+from warren.queues.long_work import ALL_STEPS, Steps
 from warren.vhosts.kept_sessions import KeptSession, KeptSessions
 
 if TYPE_CHECKING:
@@ -85,9 +87,6 @@ class MqttSessions(KeptSessions):
         self.broker = broker
         self.vhost = vhost
         self._subscribers: dict[str, dict[str, None]] = {}  # names of clients, by the queue that they share
-        for session in self.sessions.values():
-            for each in shared_of(session.notes):
-                self.share(_queue_of(each.filter), session.name)
 
     # --- shared subscriptions ---------------------------------------------------------------------------------------
 
@@ -113,6 +112,10 @@ class MqttSessions(KeptSessions):
     def user_of(self, notes: bytes) -> str:
         user = decode_table(notes or EMPTY_TABLE).get("user")
         return user if isinstance(user, str) else ""
+
+    def session_found(self, session: KeptSession) -> None:
+        for each in shared_of(session.notes):
+            self.share(_queue_of(each.filter), session.name)
 
     # --- the end of a session ---------------------------------------------------------------------------------------
 
@@ -150,14 +153,29 @@ def sessions_of(broker: Broker, vhost: VirtualHost) -> MqttSessions:
     found = vhost.kept_sessions
     if found is None:
         found = MqttSessions(broker, vhost)
+        for _ in found.read():
+            pass
         vhost.kept_sessions = found
+        for _ in found.set_timers():
+            pass
     assert isinstance(found, MqttSessions)
     return found
 
 
-def restore_sessions(broker: Broker) -> None:
-    """Go on with the sessions and wills that the log has: they end, and go out, though no client comes."""
-    for vhost in broker.vhosts.values():
-        sessions_of(broker, vhost)
+def restore_sessions(broker: Broker) -> Iterator[None]:
+    """Go on with the sessions and wills that the log has: they end, and go out, though no client comes.
+
+    None is yielded after each piece. Retained messages are read, too, and not when the first client asks: all others
+    would wait.
+    """
+    for vhost in list(broker.vhosts.values()):
+        if vhost.kept_sessions is None:
+            found = MqttSessions(broker, vhost)
+            yield from found.read()
+            if vhost.kept_sessions is None and broker.vhosts.get(vhost.name) is vhost:
+                vhost.kept_sessions = found
+                yield from found.set_timers()
+            else:
+                found.forget(Steps(ALL_STEPS))  # it was deleted meanwhile, or a client has come
         if len(vhost.records):
-            vhost.retained()  # read now, and not when the first client asks: all others would wait
+            yield from vhost.read_retained()

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from mypy_extensions import i64
@@ -92,6 +93,7 @@ class RecordLane(IndexOwner):
         self.next_number = index.next_number
         self.is_restoring = True
         self._restore_end = index.next_number
+        self.unused(range(int(index.first_page * index.page_entries)))
         self._read_from(index.first_page)
 
     def _read_from(self, page_number: i64) -> None:
@@ -100,12 +102,15 @@ class RecordLane(IndexOwner):
         size: i64 = index.page_entries
         numbers: list[int] = []
         while page_number * size < self._restore_end and len(numbers) < RESTORE_MAX:
+            number: i64 = page_number * size
+            end: i64 = number + size
+            if end > self._restore_end:
+                end = self._restore_end
+            page = range(int(number), int(end))
             if index.page(page_number) is not None:
-                number: i64 = page_number * size
-                end: i64 = number + size
-                while number < end and number < self._restore_end:
-                    numbers.append(int(number))
-                    number += 1
+                numbers.extend(page)
+            else:
+                self.unused(page)
             page_number += 1
         if numbers:
             _RecordFetch(self.log, index, numbers, self, page_number).begin()
@@ -120,7 +125,8 @@ class RecordLane(IndexOwner):
             return  # deleted meanwhile
         for number, message in zip(numbers, messages, strict=True):
             if index.lsn_of_resident(number) == 0:
-                continue  # forgotten during the read
+                self.unused([number])  # from the beginning, or forgotten during the read
+                continue
             if message is not None:
                 self.found(number, message.body(), message.time_ms)
         self._read_from(next_page)
@@ -128,6 +134,9 @@ class RecordLane(IndexOwner):
     def found(self, number: i64, body: bytes, time_ms: i64) -> None:
         """Take a record over."""
         raise AssertionError("overridden")
+
+    def unused(self, numbers: Iterable[int]) -> None:
+        """Note numbers that no record has."""
 
     def all_found(self) -> None:
         """Everything was read."""

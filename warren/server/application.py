@@ -285,7 +285,8 @@ class Application:
                 with trio.move_on_after(BEGIN_WITHIN_S):
                     await self._messages.deleted()
                 await self._messages.restored(self._broker.is_restoring)
-                restore_sessions(self._broker)
+                for _ in restore_sessions(self._broker):
+                    await trio.lowlevel.checkpoint()
                 await self._permission_to_serve()
                 for listener in listeners:
                     self._reactor.acceptor.listen(listener)

@@ -25,6 +25,7 @@ was stored with.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from mypy_extensions import i64
@@ -42,7 +43,9 @@ _SESSION: Final = "session:"
 _WILL: Final = "session-will:"
 _IN: Final = "session-in:"
 _OUT: Final = "session-out:"
+_OF_SESSIONS: Final = (_WILL, _IN, _OUT)
 _ID_DIGITS: Final = 4
+READ_AT_ONCE: Final = 500
 
 
 class KeptSession(Timer):
@@ -75,10 +78,9 @@ _NO_CRCS: Final[dict[int, int]] = {}  # likewise
 
 
 class KeptSessions:
-    """The sessions of one vhost, by name; made when the records have been read."""
+    """The sessions of one vhost, by name; made when the records have been read. `read` has to be done first."""
 
     def __init__(self, records: VhostRecords, log: MessageLog, timers: TimerQueue) -> None:
-        assert not records.is_restoring
         self.sessions: dict[str, KeptSession] = {}
         self.session_shares = UserShares(SESSIONS_MAX)
         self.id_shares = UserShares(IDS_MAX)  # received and released ones
@@ -86,7 +88,6 @@ class KeptSessions:
         self._records = records
         self._log = log
         self._timers = timers
-        self._restore()
 
     @property
     def ids(self) -> int:
@@ -104,6 +105,9 @@ class KeptSessions:
         """Return the user of the session that has these notes."""
         return ""
 
+    def session_found(self, session: KeptSession) -> None:
+        """Take over what else the notes of a session say: an earlier process has left it."""
+
     def publish_will(self, session: KeptSession, will: bytes) -> None:
         """Publish a will whose time has come."""
         raise AssertionError("overridden")
@@ -114,37 +118,68 @@ class KeptSessions:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    def _restore(self) -> None:
-        now_ms: i64 = self._log.now_ms
-        for name, value in self._records.values(_SESSION):
-            session = KeptSession(self, name[len(_SESSION) :])
-            session.expiry_s = int.from_bytes(value[:4], "big")
-            session.notes = value[4:]
-            session.user = self.user_of(session.notes)
-            self.session_shares.add(session.user, 1)
-            session.stored = value
-            session.ends_ms = now_ms + session.expiry_s * 1000
-            self.sessions[session.name] = session
-        for name, value in self._records.values(_WILL):
+    def read(self) -> Iterator[None]:
+        """Take the records over; None is yielded after each piece. `set_timers` follows."""
+        records = self._records
+        assert not records.is_restoring
+        names = records.names()
+        rest: list[str] = []
+        for at, name in enumerate(names):
+            if at % READ_AT_ONCE == READ_AT_ONCE - 1:
+                yield
+            if not name.startswith(_SESSION):
+                if name.startswith(_OF_SESSIONS):
+                    rest.append(name)
+                continue
+            value = records.maybe_value(name)
+            if value is not None:
+                self._session_found(name[len(_SESSION) :], value)
+        for at, name in enumerate(rest):
+            if at % READ_AT_ONCE == READ_AT_ONCE - 1:
+                yield
+            value = records.maybe_value(name)
+            if value is not None:
+                self._part_found(name, value)
+
+    def _session_found(self, name: str, value: bytes) -> None:
+        session = KeptSession(self, name)
+        session.expiry_s = int.from_bytes(value[:4], "big")
+        session.notes = value[4:]
+        session.user = self.user_of(session.notes)
+        self.session_shares.add(session.user, 1)
+        session.stored = value
+        session.ends_ms = self._log.now_ms + session.expiry_s * 1000
+        self.sessions[name] = session
+        self.session_found(session)
+
+    def _part_found(self, name: str, value: bytes) -> None:
+        """Take over a will, or a packet id."""
+        if name.startswith(_WILL):
             found = self.sessions.get(name[len(_WILL) :])
             if found is not None:
                 found.will = value[8:]
                 found.will_ms = int.from_bytes(value[:8], "big")
                 self.will_shares.add(found.user, len(found.will))
-        for prefix in (_IN, _OUT):
-            for name, value in self._records.values(prefix):
-                at = len(prefix) + _ID_DIGITS
-                found = self.sessions.get(name[at:])
-                if found is None:
-                    continue
-                packet_id = int(name[len(prefix) : at], 16)
-                self._add(found, prefix, packet_id)
-                if prefix == _IN:
-                    if found.earlier is _NO_CRCS:
-                        found.earlier = {}
-                    found.earlier[packet_id] = int.from_bytes(value, "big") if value else -1
-        for session in self.sessions.values():
-            self._set_timer(session)
+            return
+        prefix = _IN if name.startswith(_IN) else _OUT
+        at = len(prefix) + _ID_DIGITS
+        found = self.sessions.get(name[at:])
+        if found is None:
+            return
+        packet_id = int(name[len(prefix) : at], 16)
+        self._add(found, prefix, packet_id)
+        if prefix == _IN:
+            if found.earlier is _NO_CRCS:
+                found.earlier = {}
+            found.earlier[packet_id] = int.from_bytes(value, "big") if value else -1
+
+    def set_timers(self) -> Iterator[None]:
+        """Have the sessions that were read end at their times; None is yielded after each piece."""
+        for at, session in enumerate(list(self.sessions.values())):
+            if at % READ_AT_ONCE == READ_AT_ONCE - 1:
+                yield
+            if session.owner is not None:
+                self._set_timer(session)
 
     def has_room(self, name: str, user: str) -> bool:
         """Tell whether `user` may have a session called `name`."""

@@ -16,6 +16,8 @@ a crash both are there, or neither. The commits of staged messages are an exampl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mypy_extensions import i64
 
 from warren.msgstore.log.message_log import MessageLog
@@ -24,10 +26,11 @@ from warren.queues.record_lane import RecordLane
 
 
 class VhostRecord:
-    """A value and the number of its record."""
+    """A value and the numbers of its record; `serial`: the one that is stored in it."""
 
-    def __init__(self, number: i64, value: bytes) -> None:
+    def __init__(self, number: i64, serial: i64, value: bytes) -> None:
         self.number: i64 = number
+        self.serial: i64 = serial
         self.value = value
 
 
@@ -39,7 +42,6 @@ class VhostRecords(RecordLane):
         self._records: dict[str, VhostRecord] = {}
         self._free: list[int] = []  # numbers below the next one
         self._serial: i64 = 0
-        self._found: list[tuple[int, int, str, bytes]] = []  # serial, number, name, value
 
     def __len__(self) -> int:
         return len(self._records)
@@ -48,6 +50,10 @@ class VhostRecords(RecordLane):
         """Return the value remembered under `name`; None: there is nothing."""
         record = self._records.get(name)
         return None if record is None else record.value
+
+    def names(self) -> list[str]:
+        """Return all names. There may be very many: their values are for pieces of work of the caller."""
+        return list(self._records)
 
     def values(self, prefix: str) -> list[tuple[str, bytes]]:
         """Return the names that begin with `prefix`, with their values."""
@@ -58,20 +64,21 @@ class VhostRecords(RecordLane):
         assert not self.is_restoring
         if self.is_closed:
             return
+        self._serial += 1
         record = self._records.get(name)
         number: i64 = 0
         if record is not None:
             number = record.number
             self.drop(number)
             record.value = value
+            record.serial = self._serial
         else:
             if self._free:
                 number = self._free.pop()
             else:
                 number = self.next_number
                 self.next_number = number + 1
-            self._records[name] = VhostRecord(number, value)
-        self._serial += 1
+            self._records[name] = VhostRecord(number, self._serial, value)
         raw_name = name.encode()
         head = int(self._serial).to_bytes(8, "big") + len(raw_name).to_bytes(2, "big")
         self.put(number, head + raw_name + value, 0)
@@ -87,30 +94,30 @@ class VhostRecords(RecordLane):
         return True
 
     def found(self, number: i64, body: bytes, time_ms: i64) -> None:
-        """Take a record over."""
+        """Take a record over; of two with a name the newer one, and drop the other."""
         name_end = 10 + int.from_bytes(body[8:10], "big")
-        serial = int.from_bytes(body[:8], "big")
-        self._found.append((serial, int(number), body[10:name_end].decode(), body[name_end:]))
+        serial: i64 = int.from_bytes(body[:8], "big")
+        name = body[10:name_end].decode()
+        if serial > self._serial:
+            self._serial = serial
+        known = self._records.get(name)
+        dropped: i64 = -1
+        if known is None or known.serial < serial:
+            self._records[name] = VhostRecord(number, serial, body[name_end:])
+            if known is not None:
+                dropped = known.number
+        else:
+            dropped = number
+        if dropped >= 0:
+            self.drop(dropped)
+            self._free.append(int(dropped))
+
+    def unused(self, numbers: Iterable[int]) -> None:
+        self._free.extend(numbers)
 
     def all_found(self) -> None:
-        """Keep the newest record of each name: everything was read."""
-        found = self._found
-        self._found = []
-        found.sort(reverse=True)
-        taken: set[int] = set()
-        for serial, number, name, value in found:
-            if serial > self._serial:
-                self._serial = serial
-            if name in self._records:
-                self.drop(number)
-                continue
-            self._records[name] = VhostRecord(number, value)
-            taken.add(number)
-        free: i64 = self.next_number - 1
-        while free >= 0:
-            if int(free) not in taken:
-                self._free.append(int(free))
-            free -= 1
+        """Give out the smallest free numbers first: everything was read."""
+        self._free.reverse()
 
     def close(self) -> None:
         """Release everything: the vhost is deleted."""
@@ -118,7 +125,6 @@ class VhostRecords(RecordLane):
         self.log.reclamation.add_named(self._records, 0)
         self._records = {}
         self._free = []
-        self._found = []
 
     def check_invariants(self) -> None:
         """Assert that memory and index agree. For tests."""

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -28,6 +29,7 @@ from warren.vhosts.user_shares import UserShares
 TOPICS_MAX: Final = 150_000
 BYTES_MAX: Final = 96 << 20
 EXPIRED_AT_ONCE: Final = 16
+READ_AT_ONCE: Final = 500
 # This many stale entries are never worth tidying up.
 STALE_MIN: Final = 1024
 _PREFIX: Final = "retained:"
@@ -59,22 +61,31 @@ class TopicLevel:
 
 
 class RetainedMessages:
-    """The retained messages of one vhost; made when the records have been read."""
+    """The retained messages of one vhost; made when the records have been read. `read` has to be done first."""
 
     def __init__(self, records: VhostRecords) -> None:
-        assert not records.is_restoring
         self._records = records
         self.root = TopicLevel()
         self.topic_shares = UserShares(TOPICS_MAX)
         self.byte_shares = UserShares(BYTES_MAX)
         self._expiring: list[tuple[int, str]] = []  # a heap: when, and the topic; also of messages that have gone
-        for name, value in records.values(_PREFIX):
+
+    def read(self) -> Iterator[None]:
+        """Take the records over; None is yielded after each piece. Meanwhile nothing may be retained or removed."""
+        records = self._records
+        assert not records.is_restoring
+        for at, name in enumerate(records.names()):
+            if at % READ_AT_ONCE == READ_AT_ONCE - 1:
+                yield
+            value = records.maybe_value(name) if name.startswith(_PREFIX) else None
+            if value is None:
+                continue
+            topic = name[len(_PREFIX) :]
             self._count(_user_of(value), 1, len(name) + len(value))
-            self._index(name[len(_PREFIX) :])
+            self._index(topic)
             expires_ms = _expiry_of(value)
             if expires_ms:
-                self._expiring.append((expires_ms, name[len(_PREFIX) :]))
-        heapify(self._expiring)
+                heappush(self._expiring, (expires_ms, topic))
 
     @property
     def count(self) -> int:

@@ -170,8 +170,17 @@ class VirtualHost(ExchangeHost):
         found = self._retained
         if found is None:
             found = RetainedMessages(self.records)
+            for _ in found.read():
+                pass
             self._retained = found
         return found
+
+    def read_retained(self) -> Iterator[None]:
+        """Find the retained messages before somebody needs them; yield None after each piece."""
+        found = RetainedMessages(self.records)
+        yield from found.read()
+        if self._retained is None:  # or somebody has needed them meanwhile
+            self._retained = found
 
     def bindings(self) -> Iterator[Binding]:
         """Yield every binding."""

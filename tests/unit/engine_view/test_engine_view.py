@@ -154,7 +154,7 @@ def test_a_session_whose_connection_is_ending_is_ended() -> None:
 
 
 def test_the_subscriptions_of_a_session_are_found_in_pieces() -> None:
-    """They were found in one go, however many there were; and listing connections copied those of each to count them."""
+    """They were found in one go; and a list of connections copied those of each client to count them."""
     harness = Harness()
     view = EngineView(harness.broker, harness.settle)
     client = mqtt_client(harness, client_id="c", clean=False)
@@ -194,7 +194,8 @@ def test_a_look_at_sessions_and_retained_messages_at_a_start_leaves_them_there()
     mqtt_client(harness, client_id="c", clean=False).publish("a", b"x", 1, retain=True)
     harness.stop(clean=False)
     later = EarlyLook(harness._fs, harness._catalogue)
-    restore_sessions(later.broker)
+    for _ in restore_sessions(later.broker):
+        pass
     view = EngineView(later.broker, later.settle)
     assert view.mqtt_sessions.maybe("/", "c") is not None
     assert list(view.retained.matching("/", "#")) == [["a"]]

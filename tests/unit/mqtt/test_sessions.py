@@ -14,9 +14,10 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table, encode_table
 from warren.mqtt import packets as p
-from warren.mqtt.packets import packet
-from warren.mqtt.sessions import queue_name
-from warren.vhosts.metadata import PolicyPut, TopicPermissionPut, UserLimitsPut, VhostLimitsPut, VhostPut
+from warren.mqtt.packets import Properties, Will, packet
+from warren.mqtt.sessions import notes_of, queue_name, restore_sessions, sessions_of
+from warren.mqtt.wills import encode_will
+from warren.vhosts.metadata import PolicyPut, TopicPermissionPut, UserLimitsPut, VhostDelete, VhostLimitsPut, VhostPut
 from warren.vhosts.retained import Retained
 
 # --- CONNECT --------------------------------------------------------------------------------------------------------
@@ -703,3 +704,64 @@ def test_a_subscription_that_is_made_again_while_its_session_resumes_hides_no_ot
     other.connection.feed(method_frame(1, m.QueueBind(0, name, "amq.topic", key, True, EMPTY_TABLE)))
     harness.settle()
     assert len(session.subscriptions.filters) == 100
+
+
+class Left:
+    """A broker after a restart, with very many sessions and retained messages of a process before it."""
+
+    def __init__(self, count: int) -> None:
+        before = DurableHarness()
+        records = before.vhost.records
+        client = mqtt_client(before, 5, "first", clean=False, given=properties({p.SESSION_EXPIRY: 100}))
+        client.publish("t/first", b"x", 1, retain=True)
+        will = (1 << 50).to_bytes(8, "big") + encode_will("guest", Will("will", b"gone", 1, False, Properties()))
+        for number in range(count):
+            records.store(f"session:{number}", (100).to_bytes(4, "big") + notes_of("guest", []))
+            records.store(f"session-in:0007{number}", b"\0\0\0\1")
+            records.store(f"session-out:8007{number}", b"")
+            records.store(f"session-will:{number}", will)
+            records.store(f"retained:t/{number}", bytes(16) + (2).to_bytes(4, "big") + b"\0\0x")
+        before.write()
+        self.harness = before.restart(clean=False)
+        self.count = count
+
+
+def test_sessions_and_retained_messages_of_an_earlier_process_are_read_in_pieces() -> None:
+    """They were read in one turn at the promotion of a follower: 150,000 sessions took seconds."""
+    left = Left(2000)
+    broker, vhost = left.harness.broker, left.harness.vhost
+    pieces = 0
+    for _ in restore_sessions(broker):
+        pieces += 1
+        assert vhost.kept_sessions is None or len(vhost.kept_sessions.sessions) == left.count + 1, "all, or none"
+    assert pieces > 5 * left.count // 500
+    kept = sessions_of(broker, vhost)
+    kept.check_invariants()
+    assert (kept.ids, vhost.retained().count) == (2 * left.count, left.count + 1)
+    left.harness.pass_time(101)
+    assert not kept.sessions
+
+
+@pytest.mark.parametrize("first", ["a client", "a deletion"])
+def test_what_happens_while_sessions_are_read(first: str) -> None:
+    left = Left(1000)
+    broker, vhost = left.harness.broker, left.harness.vhost
+    reading = restore_sessions(broker)
+    next(reading)
+    if first == "a client":
+        MqttClient(left.harness, 5).feed(connect_packet(5, "5", clean=False, given=properties({p.SESSION_EXPIRY: 100})))
+        assert vhost.retained().count == left.count + 1
+    else:
+        broker.administer(VhostDelete("/"))
+        left.harness.settle()
+    for _ in reading:
+        pass
+    left.harness.settle()
+    if first == "a client":
+        kept = sessions_of(broker, vhost)
+        kept.check_invariants()
+        assert kept.sessions["5"].is_connected and len(kept.sessions) == left.count + 1
+    else:
+        assert vhost.kept_sessions is None
+        left.harness.pass_time(101)
+        assert len(broker.timers) == 0 and "mqtt.will_refused" not in left.harness.events()

@@ -164,7 +164,8 @@ def test_shares_survive_a_kill() -> None:
     transient.subscribe("$share/h/a/+", qos=1)
     mqtt_client(harness, 5, "w").publish("a/b", b"x", 1)
     harness = harness.restart(clean=False)
-    restore_sessions(harness.broker)
+    for _ in restore_sessions(harness.broker):
+        pass
     _, came = lasting(harness, "1")
     assert [message(each, 5).body for each in came] == [b"x"]
     harness.pass_time(86401)

@@ -87,7 +87,8 @@ def test_whose_a_session_is_survives_a_restart() -> None:
     mqtt_client(harness, 5, "c", **LASTS)
     harness.settle()
     harness = harness.restart(clean=False)
-    restore_sessions(harness.broker)
+    for _ in restore_sessions(harness.broker):
+        pass
     kept = sessions_of(harness.broker, harness.vhost)
     assert (kept.sessions["c"].user, kept.session_shares.used("guest")) == ("guest", 1)
 
@@ -98,6 +99,8 @@ def test_what_an_earlier_version_has_retained_is_nobodys() -> None:
     value = bytes(16) + (2).to_bytes(4, "big") + b"\0\0" + b"body"
     harness.vhost.records.store("retained:old", value)
     again = RetainedMessages(harness.vhost.records)
+    for _ in again.read():
+        pass
     kept = again.maybe("old", 1)
     assert kept is not None and (kept.user, kept.properties, kept.body) == ("", b"\0\0", b"body")
     assert again.put("old", retained("a", 4)) and again.topic_shares.used("") == 0

@@ -120,7 +120,8 @@ def test_a_will_that_waits_survives_a_kill(down_s: int) -> None:
     with_will(harness).hang_up()
     harness.write()
     harness = harness.restart(clean=False, down_s=down_s)
-    restore_sessions(harness.broker)
+    for _ in restore_sessions(harness.broker):
+        pass
     sessions_of(harness.broker, harness.vhost).check_invariants()
     harness.pass_time(0 if down_s > 10 else 10)
     client = MqttClient(harness, 5)
