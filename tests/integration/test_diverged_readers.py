@@ -241,3 +241,36 @@ def test_no_reader_takes_another_history_for_its_own(
                 reader.read()
             with pytest.raises(DataLoss, match="diverged"):
                 reader.again()
+
+
+def test_a_backup_without_the_session_of_a_drain_gives_no_message_twice(tmp_path: Path) -> None:
+    original, restored = WarrenProcess(tmp_path / "original"), WarrenProcess(tmp_path / "restored")
+
+    def exported(broker: WarrenProcess, *more: str) -> Any:
+        words = ["export", "q1", "--mode", "drain", "--to", str(tmp_path / "files"), *more]
+        return run_warren(*words, "--url", f"http://127.0.0.1:{broker.http_port}")
+
+    with original:
+        publish(original, 0, BEFORE, "common")
+    shutil.copytree(original.data_directory, restored.data_directory)
+    with original:
+        source = DrainSource(client_of(original), "q2", "c", "test")
+        places = dict(source.begin({}))
+        places = dict(source.plan(places, Limits()).after)
+        assert places["q2"].next == BEFORE
+        assert exported(original).returncode == 0
+    with original:  # another life of the same history
+        publish(original, 0, 5, "more")
+        ended = exported(original)
+        assert (ended.returncode, "5 rows" in ended.stdout) == (0, True), ended.stderr
+    with restored:
+        client = client_of(restored)
+        for other in range(3):  # so that sessions have other numbers here
+            client.open_drain("q3", str(other))
+        with pytest.raises(DataLoss, match="restored from a backup"):
+            DrainSource(client, "q2", "c", "test").begin(places)
+        ended = exported(restored)
+        assert (ended.returncode, "Use another directory" in ended.stderr) == (3, True), ended.stderr
+        assert [client.describe(queue).messages for queue in ("q1", "q2")] == [BEFORE, BEFORE]
+        ended = exported(restored, "--skip-lost")
+        assert (ended.returncode, "205 rows" in ended.stdout) == (0, True), ended.stdout

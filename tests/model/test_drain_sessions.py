@@ -25,7 +25,9 @@ from warren.server.draining import drains as drains_module
 from warren.server.draining.claim_verdicts import ACK, REQUEUE, Verdict, decoded
 from warren.server.draining.drains import (
     Ahead,
+    Before,
     Busy,
+    Diverged,
     Drain,
     Drains,
     Fenced,
@@ -83,6 +85,32 @@ def test_an_epoch_is_never_given_again_not_even_to_another_session_of_the_name()
     place.start_again()
     seen += [place.open().epoch, place.open("third").epoch]
     assert seen == sorted(set(seen))
+
+
+def test_a_new_session_is_refused_to_a_reader_whose_earlier_one_is_of_another_history() -> None:
+    place = Place()
+
+    def opened(consumer: str, before: Before | None = None) -> Before:
+        found = place.call(lambda: place.drains.open(place.drain(consumer), "", "guest", None, before))
+        return Before(found.epoch, found.life_id)
+
+    first = opened("c")
+    place.delete()
+    place.start_again()
+    second = opened("c", first)
+    place.delete()
+    for before in (first, second):
+        opened("c", before)
+        place.delete()
+    last = opened("other")
+    ended = Before(second.epoch, first.life_id)  # a copy of the broker has given it in the life before
+    unknown = Before(first.epoch, bytes(15) + b"1")
+    for before in (ended, unknown, Before(last.epoch + 10, last.life_id)):
+        with pytest.raises(Diverged, match="restored from a backup"):
+            opened("c", before)
+        with pytest.raises(NoDrain):
+            place.call(lambda: place.drains.look(place.drain("c")))
+        opened("other", before)  # a session that is there is compared by its claims
 
 
 def test_opening_ends_a_claim_that_is_under_way() -> None:

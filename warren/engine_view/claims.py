@@ -12,6 +12,8 @@ import msgspec
 from warren.amqp.declarations import QueueDeclaration
 from warren.channels.broker import Broker
 from warren.engine_view.refs import QueueRef
+from warren.msgstore.log.lineage import ON_PATH as ON_PATH
+from warren.msgstore.log.lineage import Lineage as Lineage
 from warren.queues.base_queue import BaseQueue
 from warren.queues.basic_get import call_when_ready
 from warren.queues.claim_names import claims_name as claims_name

@@ -220,6 +220,10 @@ class EngineView:
             int(log.epoch),
         )
 
+    def life_id(self) -> bytes:
+        """Return the id of this life of the broker."""
+        return self._broker.log.life_id
+
     def segments(self) -> list[SegmentRow]:
         """Return the segments of the message log."""
         return [

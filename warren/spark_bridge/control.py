@@ -135,6 +135,7 @@ class DrainSession(NamedTuple):
 
     `lives`: which lives of the broker have claimed which offsets; None: the broker does not say. `acked`: up to where
     readers have acknowledged claims; those from there up to `first` were released. None: it is not known.
+    `life`: of the broker, which gave the epoch; None: the broker does not say.
     """
 
     epoch: int
@@ -144,6 +145,7 @@ class DrainSession(NamedTuple):
     end: int
     lives: Lives | None = None
     acked: int | None = None
+    life: str | None = None
 
     def coming_again(self, base: int, end: int) -> int:
         """Return how many claims from `base` up to `end` were released, and so come again under other numbers."""
@@ -504,12 +506,26 @@ class BrokerClient(ApiConnection):
 
     # --- drains --------------------------------------------------------------------------------------------------
 
-    def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> DrainSession:
+    def open_drain(
+        self,
+        queue: str,
+        name: str,
+        owner: str = "",
+        *,
+        lease_s: int | None = None,
+        before: tuple[int, str] | None = None,
+    ) -> DrainSession:
         """Open the session `name` of `queue`, or take it over; its previous owner is `Fenced` from now on.
 
-        `lease_s`: its claims go back if the session makes no call for that long; None: never.
+        `lease_s`: its claims go back if the session makes no call for that long; None: never. `before`: epoch and life
+        of the last session with which the caller has drained the queue.
+
+        Raises:
+            Diverged: the session is new, and the broker does not know the one before.
         """
         body: Object = {"owner": owner, "lease_s": lease_s}
+        if before is not None:
+            body["before"] = dict(zip(("epoch", "life"), before, strict=True))
         found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "open"), body)
         return self._made(
             lambda: DrainSession(
@@ -520,6 +536,7 @@ class BrokerClient(ApiConnection):
                 end=int(found["end"]),
                 lives=_maybe_lives(found),
                 acked=None if found.get("acked") is None else int(found["acked"]),
+                life=None if found.get("life") is None else str(found["life"]),
             )
         )
 

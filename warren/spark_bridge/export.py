@@ -436,7 +436,13 @@ class Export:
     def _drain(self) -> None:
         state, after = self._now()
         name, consumer, client = self._options.queue, str(state.source["consumer"]), self._client
-        session = client.open_drain(name, consumer, f"warren export to {self.place.identity[0]}")
+        before = None if self._options.skip_lost else state.session
+        try:
+            session = client.open_drain(name, consumer, f"warren export to {self.place.identity[0]}", before=before)
+        except Diverged as error:
+            raise Diverged(f"{error}. Use another directory; with --skip-lost the export goes on in this one") from None
+        if session.life is not None:
+            state.session = after.session = (session.epoch, session.life)
         state.save(self._note)  # by which its claims are found again
         self._is_noted = True
         position = after.positions.get(name)

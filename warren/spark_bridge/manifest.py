@@ -9,7 +9,8 @@
                      "read": rows, "filtered": rows, "rows": rows, "commits": n,
                      "files": [{"path", "rows", "bytes", "crc32", "partition": {"date": "2026-11-22"},
                                 "from": {"orders": 0}, "to": {"orders": 100}}],
-                     "pending": {"commits": n, ...} | null}       the commit to a Delta table that is under way
+                     "pending": {"commits": n, ...} | null,       the commit to a Delta table that is under way
+                     "session": [epoch, life] | null}             the last session of a drain, and who gave its epoch
 
 1. The manifest is replaced as a whole, and is on disk before anything relies on it. All files that it names exist.
    Other files of this export were left by a run that was killed, and the next run deletes them.
@@ -75,6 +76,7 @@ class Manifest:
     files: list[FileEntry] = field(default_factory=list)
     pending: dict[str, Any] | None = None
     commits: int = 0
+    session: tuple[int, str] | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the JSON for it."""
@@ -88,6 +90,7 @@ class Manifest:
             **{name: getattr(self, name) for name in COUNTS},
             "files": [entry.document() for entry in self.files],
             "pending": self.pending,
+            "session": self.session,
         }
 
     def copied(self) -> Manifest:
@@ -160,6 +163,7 @@ def _manifest(found: Mapping[str, Any]) -> Manifest:
         **{name: int(found[name]) for name in COUNTS},
         files=list(_entries(found["files"])),
         pending=found.get("pending"),
+        session=None if found.get("session") is None else (int(found["session"][0]), str(found["session"][1])),
     )
 
 

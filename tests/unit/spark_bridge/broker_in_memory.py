@@ -212,17 +212,30 @@ class MemoryBroker(BrokerClient):
 
     # --- drains ------------------------------------------------------------------------------------------------------
 
-    def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> DrainSession:
+    def open_drain(
+        self,
+        queue: str,
+        name: str,
+        owner: str = "",
+        *,
+        lease_s: int | None = None,
+        before: tuple[int, str] | None = None,
+    ) -> DrainSession:
         self.asked.append(f"open {queue} {name}" + (f" for {lease_s} s" if lease_s else ""))
         self._there(queue)
         claims = f"amq.drain/{queue}/{name}"
-        before = self.sessions.get(claims)
-        if before is None:
+        open_before = self.sessions.get(claims)
+        if open_before is None:
+            if before is not None and before[1] != self.life:
+                raise Diverged("the data were restored from a backup", 409, "diverged")
             self.queues[claims] = MemoryQueue("classic", "c1", lives=[] if self.life else None)
-        drain = Drain(1 if before is None else before.epoch + 1, self.queues[claims])
+        drain = Drain(1 if open_before is None else open_before.epoch + 1, self.queues[claims])
         self.sessions[claims] = drain
         there = drain.claims
-        return DrainSession(drain.epoch, claims, there.id, there.first, there.end, there.told_lives(), there.acked)
+        life = self.life or None
+        return DrainSession(
+            drain.epoch, claims, there.id, there.first, there.end, there.told_lives(), there.acked, life
+        )
 
     def _claims(self, queue: str, name: str, epoch: int) -> MemoryQueue:
         drain = self.sessions[f"amq.drain/{queue}/{name}"]

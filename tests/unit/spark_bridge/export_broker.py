@@ -85,9 +85,17 @@ class ExportBroker(MemoryBroker):
     def delete_snapshot(self, queue: str, snapshot: str) -> None:
         self.queues.pop(snapshot, None)
 
-    def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> DrainSession:
+    def open_drain(
+        self,
+        queue: str,
+        name: str,
+        owner: str = "",
+        *,
+        lease_s: int | None = None,
+        before: tuple[int, str] | None = None,
+    ) -> DrainSession:
         is_new = f"amq.drain/{queue}/{name}" not in self.sessions
-        session = super().open_drain(queue, name, owner, lease_s=lease_s)
+        session = super().open_drain(queue, name, owner, lease_s=lease_s, before=before)
         if is_new:
             self.drains_made += 1
             self.queues[session.queue].id = f"c{self.drains_made}"

@@ -139,6 +139,25 @@ def test_a_drain_is_gone_on_with_by_the_session_that_its_manifest_names(broker: 
     assert session not in named, "an export that was complete has the name of where it is now"
 
 
+def test_a_drain_into_files_is_not_continued_with_a_broker_of_another_history(
+    broker: ExportBroker, tmp_path: Path
+) -> None:
+    broker.life = "a" * 32
+    queue = broker.queue("orders", 6)
+    run(broker, tmp_path, mode="drain")
+    queue.add(2)
+    assert run(broker, tmp_path, mode="drain").rows == 8
+    restored = ExportBroker()
+    restored.life = "b" * 32
+    restored.queue("orders", 8)
+    with pytest.raises(DataLoss, match=r"restored from a backup\. Use another directory"):
+        run(restored, tmp_path, mode="drain")
+    assert (len(restored.queues["orders"].messages), len(bodies(tmp_path))) == (8, 8)
+    assert run(restored, tmp_path, mode="drain", skip_lost=True).rows == 16
+    restored.queues["orders"].add(1)
+    assert run(restored, tmp_path, mode="drain").rows == 17
+
+
 def test_released_claims_that_are_in_files_end_a_drain(broker: ExportBroker, tmp_path: Path) -> None:
     broker.queue("orders", 6)
 

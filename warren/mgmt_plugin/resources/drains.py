@@ -26,6 +26,7 @@ from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.server.draining.claim_verdicts import KINDS, REQUEUE
 from warren.server.draining.drains import (
     Ahead,
+    Before,
     Busy,
     Diverged,
     Drain,
@@ -62,11 +63,22 @@ _REFUSALS: Final[dict[type[DrainError], tuple[int, str]]] = {
 }
 
 
+class Earlier(msgspec.Struct):
+    """The epoch of an earlier session, and the life of the broker that gave it."""
+
+    epoch: int
+    life: str
+
+
 class Opening(msgspec.Struct):
-    """The owner of a session, in words for people, and the silence after which its claims go back; None: never."""
+    """The owner of a session, in words for people, and the silence after which its claims go back; None: never.
+
+    `before`: the last session with which the reader has drained the queue.
+    """
 
     owner: str = ""
     lease_s: int | None = None
+    before: Earlier | None = None
 
 
 class Claiming(msgspec.Struct):
@@ -181,6 +193,10 @@ class DrainHandlers(Handlers):
             raise bad_request(f"owner must be a string of at most {OWNER_BYTES_MAX} bytes")
         if order.lease_s is not None and not 1 <= order.lease_s <= LEASE_MAX_S:
             raise bad_request(f"lease_s must be a number from 1 to {LEASE_MAX_S}")
+        earlier = order.before
+        if earlier is not None and not 0 <= earlier.epoch <= OFFSET_MAX:
+            raise bad_request("before: epoch must not be negative")
+        before = None if earlier is None else Before(earlier.epoch, life_of(earlier.life))
         drain = _the_drain(call)
         queues = self._view.queues
         if queues.maybe(drain.vhost, drain.queue) is not None:
@@ -191,7 +207,7 @@ class DrainHandlers(Handlers):
         elif queues.maybe(drain.vhost, drain.claims_name) is None:
             raise not_found(f"no queue '{drain.queue}' in vhost '{drain.vhost}'")
         try:
-            opened = await self._drains.open(drain, order.owner, call.operator.name, order.lease_s)
+            opened = await self._drains.open(drain, order.owner, call.operator.name, order.lease_s, before)
         except DrainError as error:
             raise _refused(error) from None
         return {
@@ -201,6 +217,7 @@ class DrainHandlers(Handlers):
             "first": opened.first,
             "end": opened.end,
             "acked": opened.acked,
+            "life": opened.life_id.hex(),
             "lives": described_lives(self._view, opened.claims),
         }
 

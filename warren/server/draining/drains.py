@@ -10,7 +10,8 @@ A session is a vhost, a queue and the name of a consumer. Its claimed messages a
 1. Opening a session gives it an epoch, larger than all earlier ones in its vhost. Calls with another epoch than the
    latest are refused: of two readers with one name only the later one can continue. The first epoch of a vhost is the
    time in ms: an earlier vhost of the name had other ones. After a clock went back they may be smaller, and can only be
-   equal if it went back to the very same ms.
+   equal if it went back to the very same ms. A vhost remembers which lives of the broker gave which epochs. A reader
+   that names its previous epoch gets no new session from a broker that does not know it: a restored backup, or a copy.
 2. Answered calls are synced: claims, acknowledgements, epochs. After a crash each message is in the queue or claimed,
    and a claim still has its number.
 3. Claiming after k claims nothing if something from k on is claimed already. A reader that died before it noted a claim
@@ -36,15 +37,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
 
 from warren.engine_view.claims import DEAD_LETTER as DEAD_LETTER_CLAIMS
 from warren.engine_view.claims import LIMIT as LIMIT_CLAIMS
+from warren.engine_view.claims import ON_PATH, SESSION_RECORD, VERDICTS_RECORD, ClaimsRow, Lineage, claims_name
 from warren.engine_view.claims import REQUEUE as REQUEUE_CLAIMS
-from warren.engine_view.claims import SESSION_RECORD, VERDICTS_RECORD, ClaimsRow, claims_name
 from warren.engine_view.claims import Verdict as ClaimVerdict
 from warren.engine_view.records import RecordsOfVhost
 from warren.engine_view.refs import QueueRef
@@ -79,6 +80,7 @@ _CONGESTED_POLL_S: Final = 0.01
 _RESTORE_POLL_S: Final = 0.02
 
 _LAST_EPOCH: Final = "drain epoch"
+_LINEAGE: Final = "lineage of drain epochs"
 
 log = get_logger("drains")
 
@@ -162,7 +164,7 @@ class Opened:
     """The result of opening a session: the offsets from `first` to `end` are claimed and not acknowledged.
 
     `acked`: up to where readers have acknowledged claims; from there up to `first` they were released. None: it is not
-    known.
+    known. `life_id`: of the broker that gave the epoch.
     """
 
     epoch: int
@@ -170,6 +172,14 @@ class Opened:
     first: int
     end: int
     acked: int | None
+    life_id: bytes
+
+
+class Before(NamedTuple):
+    """An earlier session as its reader remembers it: an epoch, and the life of the broker that gave it."""
+
+    epoch: int
+    life_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,24 +216,28 @@ class Drains:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def open(self, drain: Drain, owner: str, by: str, lease_s: int | None = None) -> Opened:
+    async def open(
+        self, drain: Drain, owner: str, by: str, lease_s: int | None = None, before: Before | None = None
+    ) -> Opened:
         """Open a session, creating it if it is new, or take it over; `owner` is for people, `by` the user.
 
-        `lease_s`: see (6); it replaces the one that the session had.
+        `lease_s`: see (6); it replaces the one that the session had. `before`: the reader has drained the queue with
+        it; see (1).
 
         Raises:
-            DrainError: `TooMany`, `Busy`; `Fenced`, another reader was faster.
+            DrainError: `TooMany`, `Busy`, `Diverged`; `Fenced`, another reader was faster.
         """
         self._check_restored(drain.vhost)
         is_new = self._view.queues.maybe(drain.vhost, drain.claims_name) is None
         if is_new:
+            self._check_before(drain, before)
             self._check_room(drain, by)
         claims, ticket = self._view.claims.declare(drain.vhost, drain.queue, drain.consumer, by)
         with self._under_way(drain.vhost, drain.claims_name):
             if is_new:
                 self._keep_verdicts(drain, [])  # of a claim queue that was deleted before the records were read
-            before = Note(0, acked=0) if is_new else self._note(drain)
-            made = Note(0, owner, wall_time_ms(), lease_s, by, before.failed, before.acked)
+            had = Note(0, acked=0) if is_new else self._note(drain)
+            made = Note(0, owner, wall_time_ms(), lease_s, by, had.failed, had.acked)
             epoch = self._next_epoch(drain, made)
             if lease_s is not None and self._clock() + lease_s < self._next_end_s:
                 self._leased.set()
@@ -233,7 +247,8 @@ class Drains:
                 await self._management.messages.deleted()
                 first = await self._first(claims)
                 self._check(drain, epoch)
-                return Opened(epoch, claims, first, self._synced_end(claims), self._note(drain).acked)
+                life_id = self._view.life_id()
+                return Opened(epoch, claims, first, self._synced_end(claims), self._note(drain).acked, life_id)
 
     async def claim(
         self,
@@ -542,6 +557,10 @@ class Drains:
         # See (1): the readers of an earlier vhost of the name may still call.
         epoch = wall_time_ms() if last is None else int(last) + 1
         records.store(_LAST_EPOCH, b"%d" % epoch)
+        lineage, life_id = _lineage_of(records), self._view.life_id()
+        if lineage.life_at(epoch) != life_id:
+            lineage.begin(life_id, epoch)
+            records.store(_LINEAGE, lineage.encode())
         note.epoch = epoch
         records.store(SESSION_RECORD + drain.claims_name, msgspec.json.encode(note))
         return epoch
@@ -551,6 +570,17 @@ class Drains:
             raise Busy("the broker is starting")
         if self._management.stopping:
             raise Busy("the broker is stopping")
+
+    def _check_before(self, drain: Drain, before: Before | None) -> None:
+        records = self._records(drain)
+        if before is None:
+            return
+        end = int(records.maybe_value(_LAST_EPOCH) or 0) + 1
+        if _lineage_of(records).diverged_at(before.life_id, before.epoch + 1, end) != ON_PATH:
+            raise Diverged(
+                f"this broker does not know that queue '{drain.queue}' was drained with epoch {before.epoch}: it was "
+                "restored from a backup, or is a copy, or its vhost was made again. The reader may have these messages"
+            )
 
     def _check_room(self, drain: Drain, user: str) -> None:
         records = self._records(drain)
@@ -715,6 +745,10 @@ class Drains:
         while self._view.is_congested():
             await trio.sleep(_CONGESTED_POLL_S)
         await trio.lowlevel.checkpoint()
+
+
+def _lineage_of(records: RecordsOfVhost) -> Lineage:
+    return Lineage(records.maybe_value(_LINEAGE) or b"")
 
 
 def _note_of(records: RecordsOfVhost, name: str) -> Note:
