@@ -216,6 +216,9 @@ def main() -> int:
     if os.geteuid() != 0 or missing:
         print(f"this needs root, iproute2, util-linux and etcd-server; missing: {missing or 'root'}", file=sys.stderr)
         return 2
+    if Path(sys.executable).is_relative_to("/tmp"):
+        print("pods have a /tmp of their own, which hides this checkout: run this in one elsewhere", file=sys.stderr)
+        return 2
     print(f"seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="warren-kube-") as name:
         directory = given.keep if given.keep is not None else Path(name)
