@@ -70,7 +70,7 @@ class Backlog(IndexOwner):
         """Return the middle to be changed."""
         middle = self.middle
         if middle is NO_MIDDLE:
-            middle = Middle(self.index)
+            middle = Middle(self.index, self.log.page_entries)
             self.middle = middle
         return middle
 
@@ -210,17 +210,15 @@ class Backlog(IndexOwner):
         return self.next_number
 
     def take(self, number: i64) -> bool:
-        """Take a message out of turn for a delivery; False when it does not wait. See `remove` and `Middle.settled`."""
+        """Take a message out of turn for a delivery; False when it does not wait. See `remove`."""
         if not self.remove(number):
             return False
         if number >= self._taken_below:
             self._taken_below = number + 1
-        if self.index is not None:
-            self.need_middle().note_taken(number)
         return True
 
     def remove(self, number: i64) -> bool:
-        """Take a message out of the backlog; False when it does not wait. The caller settles it then.
+        """Take a message out of the backlog; False when it does not wait. See `Middle.settled`.
 
         The index page of a message on disk must be resident.
         """
@@ -229,6 +227,7 @@ class Backlog(IndexOwner):
             if message is not None:
                 run.take(message, number)
                 self.log.resident_bytes -= message.memory_bytes
+                self.need_middle().note_taken(number)
                 return True
         middle = self.middle
         if not middle.may_have(number):
@@ -236,6 +235,7 @@ class Backlog(IndexOwner):
         middle.count -= 1
         if middle.count == 0:
             self._void_read()
+        middle.note_taken(number)
         return True
 
     def _void_read(self) -> None:

@@ -374,7 +374,7 @@ class ClaimQueue(OffsetQueue):
         if verdict.kind == LIMIT:
             retries.gives_up(back)
         elif verdict.kind == DEAD_LETTER and keeper.deaths.may_dead_letter():
-            retries.dies(back, REJECTED)
+            keeper.deaths.add_placeless(back, REJECTED)
         else:
             retries.fails(back, verdict.delay_ms, self._log.now_ms)
 

@@ -51,6 +51,17 @@ class MessageDeaths:
         elif place >= 0:
             queue.ready.settle(message, place)
 
+    def add_placeless(self, message: Message, reason: str) -> None:
+        """Let a message die that has no place in the queue: it gets one, until its dead letter has another."""
+        queue = self._queue
+        ready = queue.ready
+        gate = queue.gate
+        place: i64 = ready.pass_place(0) if gate is None else gate.take_place(0)
+        if message.persistent and queue.stores:
+            ready.store(message, place)
+        ready.note_taken(place)
+        self.add(message, place, reason)
+
     def must_wait(self, timer: Timer) -> bool:
         """Tell whether messages must not die yet, for too many dead letters wait; `timer` is due when they may."""
         return self._has_exchange and self._host.has_letters_waiting(timer)

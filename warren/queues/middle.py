@@ -2,8 +2,9 @@
 
 1. It has the messages from `start` up to `end` that have an entry in the index and are not taken. `count` is their
    number; without any, `start` and `end` mean nothing.
-2. A message that is taken out of turn to be delivered stays in the index until it is settled. `TakenNumbers` tells it
-   from messages that wait, and keeps its index page resident.
+2. A message that is taken out of turn, to be delivered or because it dies, stays in the index until it is settled.
+   `TakenNumbers` tells it from messages that wait, and keeps its index page resident. One of a queue without an index
+   is noted, too: the index may come before it is settled.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from warren.queues.taken_numbers import TakenNumbers
 
 
 class Middle:
-    """The middle of a backlog whose messages are in `index`; None: nothing of the queue is stored."""
+    """The middle of a backlog whose messages are in `index`; None: nothing of the queue is stored.
 
-    def __init__(self, index: QueueIndex | None) -> None:
+    `page_entries`: how many messages have their entries in one page of an index.
+    """
+
+    def __init__(self, index: QueueIndex | None, page_entries: i64) -> None:
         self.index = index
         self.start: i64 = 0
         self.end: i64 = 0
         self.count: i64 = 0
         self.offered_to: i64 = 0  # pages below this were offered for unloading
+        self._page_entries: i64 = page_entries
         self._taken: TakenNumbers | None = None  # None: nothing was ever taken
 
     def begin(self, number: i64, end: i64, page_number: i64) -> None:
@@ -87,22 +92,20 @@ class Middle:
         return numbers, int(number) if number < end else int(end)
 
     def note_taken(self, number: i64) -> None:
-        """Note that a message, here or in memory, was taken out of turn for a delivery; there is an index."""
-        index = self.index
-        assert index is not None
+        """Note that a message, here or in memory, was taken out of turn."""
         taken = self._taken
         if taken is None:
             taken = TakenNumbers()
             self._taken = taken
-        taken.add(number, number // index.page_entries)
+        taken.add(number, number // self._page_entries)
 
     def settled(self, number: i64) -> None:
         """Note that a message that was taken is settled."""
         taken = self._taken
-        index = self.index
-        if taken is not None and index is not None:
-            page_number: i64 = number // index.page_entries
-            if taken.remove(number, page_number) and self.count:
+        if taken is not None:
+            page_number: i64 = number // self._page_entries
+            index = self.index
+            if taken.remove(number, page_number) and self.count and index is not None:
                 index.unload_candidates.append(int(page_number))
 
     def settle(self, index: QueueIndex) -> None:
@@ -140,4 +143,4 @@ class Middle:
 
 
 # Stands for the middle of a backlog that has never had one, and stays empty.
-NO_MIDDLE: Final = Middle(None)
+NO_MIDDLE: Final = Middle(None, 1)

@@ -43,7 +43,7 @@ class ReadyMessages:
         self.uncommitted_bytes: i64 = 0
         self.next_place: i64 = 0  # of the message that `take_next` or `take_head` returned last
         self.next_redelivered: bool = False  # whether that may have been delivered before
-        self.in_log: bool = False  # the log has had messages of ours: `settle` may find some
+        self.in_log: bool = False  # the log has had messages of ours, or one was taken out of turn: `settle` finds some
         self.indexes = indexes
         self.lane_count = 1
         self.returned: ReturnedMessages = _NOTHING_RETURNED
@@ -52,7 +52,7 @@ class ReadyMessages:
         self._index: QueueIndex | None = None
         self._backlog = backlog
         self._lanes: PriorityLanes | None = None  # of a priority queue; `_backlog` is the first
-        self._takes_ahead: bool = False  # a message was taken out of turn for a delivery
+        self._takes_ahead: bool = False  # a message was taken out of turn, and counts as such until it is settled
 
     # --- lanes ----------------------------------------------------------------------------------------------------
 
@@ -143,8 +143,8 @@ class ReadyMessages:
         index = self._index if lanes is None else lanes.backlog(place >> LANE_SHIFT).index
         if index is not None:
             self._log.batch.settle(index, message, place & NUMBER_MASK)
-            if self._takes_ahead:
-                self.backlog(place >> LANE_SHIFT).middle.settled(place & NUMBER_MASK)
+        if self._takes_ahead:
+            self.backlog(place >> LANE_SHIFT).middle.settled(place & NUMBER_MASK)
 
     def index_of(self, lane: i64) -> QueueIndex | None:
         """Return the index of a lane; None while nothing of it is stored."""
@@ -283,6 +283,7 @@ class ReadyMessages:
         message = backlog.find(place & NUMBER_MASK)
         if message is not None:
             backlog.remove(place & NUMBER_MASK)
+            self._takes_ahead = self.in_log = True
         elif self._returns:
             message = self.returned.maybe_take(place)
         if message is not None:
@@ -292,8 +293,10 @@ class ReadyMessages:
 
     def take_out(self, place: i64, body_bytes: i64) -> bool:
         """Take a fetched message out; False when it no longer waits. Its index page is resident."""
-        if not self.returned.take_read(place) and not self.backlog(place >> LANE_SHIFT).remove(place & NUMBER_MASK):
-            return False
+        if not self.returned.take_read(place):
+            if not self.backlog(place >> LANE_SHIFT).remove(place & NUMBER_MASK):
+                return False
+            self._takes_ahead = self.in_log = True
         self.count -= 1
         self.body_bytes -= body_bytes
         return True
@@ -310,11 +313,16 @@ class ReadyMessages:
             number: i64 = place & NUMBER_MASK
             if not backlog.take(number):
                 return False
-            self._takes_ahead = True
+            self._takes_ahead = self.in_log = True
             self.next_redelivered = number < backlog.delivered_before or message.attempts > 0
         self.count -= 1
         self.body_bytes -= message.body_bytes
         return True
+
+    def note_taken(self, place: i64) -> None:
+        """Note that a stored message at `place` does not wait, until it is settled: it has never waited."""
+        self.backlog(place >> LANE_SHIFT).need_middle().note_taken(place & NUMBER_MASK)
+        self._takes_ahead = self.in_log = True
 
     def thin_out(self) -> None:
         """Free the places between messages that wait far apart, as those do that no consumer takes."""

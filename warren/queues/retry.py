@@ -182,18 +182,9 @@ class Retries:
     def gives_up(self, message: Message) -> None:
         """Remove a message as the delivery limit says; it has no place in the queue."""
         if self._rules.limit_action == LIMIT_DEAD_LETTERS:
-            self.dies(message, DELIVERY_LIMIT)
+            self._deaths.add_placeless(message, DELIVERY_LIMIT)
         elif self._rules.limit_action == LIMIT_PARKS:
             self._lanes.park(_tried(message))
-
-    def dies(self, message: Message, reason: str) -> None:
-        """Let a message die that has no place in the queue: it gets one, until its dead letter has another."""
-        ready = self._queue.ready
-        gate = self._queue.gate
-        place: i64 = ready.pass_place(0) if gate is None else gate.take_place(0)
-        if message.persistent and self._queue.stores:
-            ready.store(message, place)
-        self._deaths.add(message, place, reason)
 
 
 def store_again(queue: Queue, delivery: Delivery, message: Message) -> None:

@@ -1,4 +1,6 @@
-"""Messages that were taken out of a backlog out of turn, and are out for acknowledgement: the index does not tell.
+"""Messages that were taken out of a backlog out of turn, and are not settled: the index does not tell.
+
+They are out for acknowledgement, or have died and their dead letters are not placed yet.
 
 Until it is settled, such a message has an entry in the index like a waiting one (``middle.py`` (2)).
 """
@@ -9,7 +11,7 @@ from mypy_extensions import i64
 
 
 class TakenNumbers:
-    """Numbers of messages taken out of turn for a delivery and not settled, and how many of them a page has."""
+    """Numbers of messages taken out of turn and not settled, and how many of them a page has."""
 
     def __init__(self) -> None:
         self.numbers: set[int] = set()

@@ -27,7 +27,7 @@ class Stored:
         for number in numbers:
             self.store.log.batch.add(self.index, message(), number)
         self.store.rest()
-        self.middle = Middle(self.index)
+        self.middle = Middle(self.index, PAGE)
         self.middle.begin(start, end, 0)
         self.middle.count = len([number for number in numbers if start <= number < end])
 

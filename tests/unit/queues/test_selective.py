@@ -301,6 +301,28 @@ def test_what_is_read_for_who_goes_meanwhile_is_let_go(ends: str) -> None:
     harness.check()
 
 
+def test_a_message_taken_before_others_of_its_page_are_stored_can_be_answered() -> None:
+    """Nothing of the queue was stored when it was taken; its page of the index is left by the time of its answer."""
+    harness = Harness()
+    declared(harness)
+    count = 8 * WINDOW_MESSAGES
+    fill(harness, *[b"no"] * (count // 2), b"yes", *[b"no"] * (count // 2))
+    client, _ = selecting(harness, b"yes")
+    (delivery,) = [each for each in client.take() if isinstance(each.method, m.BasicDeliver)]
+    log = harness.broker.log
+    log.memory_bytes = 0
+    log.under_pressure = True
+    queue = harness.plain_queue("q")
+    for _ in range(8):
+        queue.page_out()
+        log.close_if_due(lingered=True)
+        harness.settle()
+    assert queue.ready.paged_out_count() > count // 2
+    client.send(1, m.BasicAck(delivery.method.delivery_tag, False))
+    assert queue.unacked_count == 0 and queue.ready_count == count
+    harness.check()
+
+
 # --- what came back ---------------------------------------------------------------------------------------------------
 
 
