@@ -118,7 +118,7 @@ class HeldLanes:
     def dead_letter_parked(self, message: Message) -> None:
         """Dead-letter a parked message, as an operator asked."""
         if self._deaths.may_dead_letter():
-            self._deaths.add(message, -1, DELIVERY_LIMIT)
+            self._deaths.add_placeless(message, DELIVERY_LIMIT)
         else:
             self.park(message)  # there was an exchange when it was asked for
 

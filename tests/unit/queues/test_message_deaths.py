@@ -7,9 +7,12 @@ from typing import Any
 from durable_harness import DurableHarness
 from engine_harness import Client, bodies, body_of
 
+from warren.amqp import methods as m
 from warren.amqp.field_table import Table
 from warren.msgstore.log.message import Envelope, build_message
 from warren.queues.dead_letter import REJECTED
+from warren.queues.held_messages import DEAD_LETTERED
+from warren.queues.lanes import PARKED
 from warren.queues.queue import Queue
 
 DEAD: Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -74,3 +77,20 @@ def test_a_message_that_dies_without_a_place_does_not_wait_in_the_queue() -> Non
     let_letters_wait(harness, wait=False)
     assert bodies(client, "dead") == [b"dying"]
     harness.check()
+
+
+def test_a_parked_message_is_not_lost_while_its_letter_waits() -> None:
+    harness, client, queue = declared(**{"x-delivery-limit": 0, "x-delivery-limit-action": "park"})
+    fill(client, b"m", 1)
+    client.send(1, m.BasicGet(0, "q", False))
+    (got,) = client.take()
+    client.send(1, m.BasicReject(got.method.delivery_tag, True))
+    harness.write()
+    lane = queue.held(PARKED)
+    assert lane is not None and lane.count == 1
+    let_letters_wait(harness, wait=True)
+    lane.take([0], DEAD_LETTERED)
+    harness.write()
+    assert lane.count == 0
+    harness = harness.restart(clean=False)
+    assert harness.waiting("q") + harness.waiting("dead") == [b"m 0"]
