@@ -147,9 +147,9 @@ class Expiry:
         self._note_early(at_ms, place)
 
     def _note_early(self, at_ms: i64, place: i64) -> None:
-        self._early.add(at_ms, place)
-        if len(self._early) > 2 * self.queue.ready.count + STALE_MIN:
+        if len(self._early) >= 2 * self.queue.ready.count + STALE_MIN:
             self._forget_stale()
+        self._early.add(at_ms, place)  # not before: one that is coming back does not wait yet
         self._timers.at(at_ms, self._timer)
 
     def _forget_stale(self) -> None:

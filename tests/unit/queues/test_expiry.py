@@ -7,6 +7,7 @@ from engine_harness import Client, Harness, body_of, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import encode_table
+from warren.queues.expiry import STALE_MIN
 from warren.queues.message_deaths import LEAVE_MAX
 
 # More than leave at once.
@@ -85,3 +86,21 @@ def test_a_released_message_keeps_its_time_to_live_when_the_clock_is_set_back() 
     log.now_ms -= 500
     got = client.get("q", no_ack=True)
     assert got is not None and body_of(got) == b"delayed"
+
+
+def test_the_deadlines_of_many_messages_that_come_back_are_all_noted() -> None:
+    """Those of messages that do not wait are forgotten then, but not that of the message that is coming back."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    client.feed(b"".join([publish_frames("", "q", b"m", properties={"expiration": "60000"})] * (STALE_MIN + 10)))
+    consumer = harness.channel()
+    consumer.consume("q", "c")
+    harness.settle()
+    queue = harness.queue("q")
+    assert queue.unacked_count == STALE_MIN + 10
+    consumer.hang_up()
+    assert queue.ready_count == STALE_MIN + 10
+    harness.pass_time(61)
+    assert queue.ready_count == 0
+    harness.check()
