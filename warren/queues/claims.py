@@ -163,6 +163,7 @@ class ClaimBacklog(OffsetBacklog):
 
     def given_up(self, count: i64, body_bytes: i64) -> None:
         self.need_middle().count -= count
+        self.on_loaded(int(count), int(body_bytes))
 
     def page_lost(self, page_number: i64, page: IndexPage) -> i64:
         self.need_middle().count -= page.live
@@ -177,6 +178,7 @@ class ClaimQueue(OffsetQueue):
     ) -> None:
         self.messages = ClaimBacklog(host.log)
         super().__init__(declaration, runnable, host, store_id, self.messages, knows_deliveries=True)
+        self.messages.on_loaded = self.ready.lost
         table = decode_table(declaration.arguments)
         source = table.get(SOURCE)
         consumer = table.get(CONSUMER)

@@ -14,8 +14,11 @@ from simulation.simulated_file_system import SimulatedFileSystem
 from stored_log import StoredLog, timed_message
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import QueueDeclaration
 from warren.msgstore.files.segment_names import segment_path
 from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.claim_names import claims_name
+from warren.queues.claims import LIMIT, ClaimQueue, Verdict, claims_arguments
 from warren.queues.damage import damaged_places, give_up_damage, has_damage
 
 COUNT = 64  # of messages, in pages of 16
@@ -227,3 +230,28 @@ def test_a_range_with_many_damaged_messages_is_settled_in_one_go() -> None:
     assert numbers.times == 1
     left = [number for number in range(400) if index.lsn_of(number)]
     assert left == sorted({*range(20), *(damaged - set(range(20, 24))), 399})
+
+
+def test_a_claim_that_is_given_up_no_longer_counts() -> None:
+    """A queue of claims can be deleted when nothing is left in it."""
+    d = Damaged()
+    name = claims_name("q", "c")
+    declaration = QueueDeclaration(name, durable=True, arguments=claims_arguments("q", "c"))
+    d.harness.vhost.declare_queue(declaration)
+    claims = d.harness.vhost.queues[name]
+    assert isinstance(claims, ClaimQueue)
+    while (taken := claims.claim(d.harness.plain_queue("q"), COUNT, 1 << 20, True, [])).waits or taken.count:
+        d.harness.write()
+    assert claims.message_count == COUNT
+    index = claims.messages.index
+    assert index is not None
+    d.spoil(int(index.lsn_of(5)))
+    acknowledged: list[int] = []
+    claims.settle_oldest(None, COUNT, Verdict(LIMIT, limit=9), acknowledged.append)
+    d.harness.write()
+    assert acknowledged == [COUNT - 1] and claims.message_count == 1
+    assert give_up_damage(d.harness.broker.log, "/", name) == 1
+    d.harness.write()
+    assert claims.message_count == 0 and claims.message_bytes == 0
+    claims.check_allows("queue.delete")
+    d.harness.check()
