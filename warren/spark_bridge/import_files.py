@@ -5,7 +5,8 @@
 1. A commit that the broker has already made is known to it by its number, and answered as a duplicate: after any crash
    a second run continues, and no row is published twice or left out. The state says how many rows a commit has before
    it is begun: a second run begins with a commit of the same rows, even if it reads files in other pieces or has more
-   of them. The files must not change meanwhile; the import verifies that.
+   of them. The files must not change meanwhile; the import verifies that. The broker remembers the last commit without
+   an end, so a second run may come as late as it likes; after the whole import an empty one is remembered for `KEPT_S`.
 2. A row that was decoded without loss becomes the same message again: body, properties and typed headers octet by
    octet. The broker's own columns are not restored: offset, time, redelivered.
 3. Messages of files without a column ``delivery_mode`` are persistent: a restart of the broker would lose transient
@@ -198,6 +199,7 @@ class Import:
 
     def _run(self) -> ImportState:
         state = self._begun()
+        batch = state.batch
         if self._note.maybe_content() is None:
             state.save(self._note)
         # A Delta table is read as it was when the import began, whatever was added since.
@@ -224,6 +226,10 @@ class Import:
             raise BridgeError(
                 f"{state.rows} rows were read, and {state.published} messages published, {state.unroutable} unroutable"
             )
+        if state.batch != batch:
+            self._committed(state, [], KEPT_S)
+            state.batch += 1
+            state.save(self._note)
         return state
 
     def _begun(self) -> ImportState:
@@ -338,7 +344,7 @@ class Import:
             state.pending = rows
             state.save(self._note)
         self._put(stage, messages, is_again=is_again)
-        found = self._committed(state, stage)
+        found = self._committed(state, [stage])
         if not found.committed and not found.duplicate:
             raise BridgeError(
                 f"{found.unroutable} of the messages from row {state.rows} to {state.rows + rows} would go to no "
@@ -368,17 +374,17 @@ class Import:
                 raise
             # The broker has begun to publish it, and continues with what it has.
 
-    def _committed(self, state: ImportState, stage: str) -> Committed:
-        """Commit a stage, and wait while a queue is full or another commit is in the way."""
+    def _committed(self, state: ImportState, stages: list[str], kept_s: int | None = None) -> Committed:
+        """Commit stages, and wait while a queue is full or another commit is in the way."""
         give_up_s = time.monotonic() + QUEUE_FULL_WAIT_S
         while True:
             try:
                 return self._client.commit_stages(
                     state.query,
                     state.batch,
-                    [stage],
+                    stages,
                     mandatory=self._options.mandatory,
-                    kept_s=KEPT_S,
+                    kept_s=kept_s,
                     compare=True,
                 )
             except Refused as error:

@@ -72,6 +72,7 @@ class ExportBroker(MemoryBroker):
         self.acked: Callable[[Sequence[bytes]], None] = lambda bodies: None
         self.stages: dict[str, dict[int, bytes]] = {}
         self.commits: dict[tuple[str, int], int] = {}  # and how many messages each has
+        self.kept_s: dict[tuple[str, int], int | None] = {}
         self.begun: set[str] = set()  # stages of commits that are not done
         self.published: list[Published] = []
         self.drains_made = 0
@@ -115,6 +116,12 @@ class ExportBroker(MemoryBroker):
 
     # --- stages ------------------------------------------------------------------------------------------------------
 
+    def wait(self) -> None:
+        """Forget the commits that are not remembered without an end."""
+        for each, kept_s in self.kept_s.items():
+            if kept_s is not None:
+                self.commits.pop(each, None)
+
     def put_stage(self, stage: str, part: int, frames: bytes | bytearray | memoryview) -> None:
         self._check_free(stage)
         self.stages.setdefault(stage, {})[part] = bytes(frames)
@@ -153,4 +160,5 @@ class ExportBroker(MemoryBroker):
         self.begun.difference_update(stages)
         self.published += found
         self.commits[query, batch] = len(found)
+        self.kept_s[query, batch] = kept_s
         return Committed(True, False, len(found), 0)

@@ -273,6 +273,25 @@ def test_a_commit_that_was_begun_has_no_other_rows_when_an_export_has_added_some
     assert (state.rows, state.published) == (8, 8)
 
 
+def test_a_commit_is_remembered_until_the_import_is_repeated_and_not_for_ever(
+    broker: ExportBroker, tmp_path: Path
+) -> None:
+    directory = exported(broker, tmp_path, some(5))
+    begun(broker, directory)
+    broker.wait()
+    assert publish(broker, directory).published == 5
+    assert len(broker.published) == 5
+    broker.queues["orders"].add(3)
+    Export(broker, ExportOptions("orders", directory), Watched()).run()
+    for _ in range(2):
+        broker.wait()
+        assert publish(broker, directory).published == 8
+    assert len(broker.published) == 8
+    broker.wait()
+    last = max(broker.commits)
+    assert broker.kept_s[last] is None and (last[0], last[1] + 1) in broker.kept_s
+
+
 @pytest.mark.parametrize("rows", [2, 16])
 def test_a_commit_that_was_begun_has_the_same_rows_in_other_pieces(
     broker: ExportBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
