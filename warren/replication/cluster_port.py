@@ -6,12 +6,12 @@ it only answers how far its log goes (``pre_vote.py``). If its process is gone, 
 
 from __future__ import annotations
 
-import errno
-from socket import AF_INET6, AI_PASSIVE, IPPROTO_IPV6, IPV6_V6ONLY, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET
+from socket import AI_PASSIVE, SOCK_STREAM
 from typing import Final
 
 import trio
 
+from warren.server.network.listening import bind_all
 from warren.server.setting_kinds import Endpoint
 from warren.server.start_errors import listen_error
 
@@ -19,30 +19,17 @@ BACKLOG: Final = 0xFFFF  # clients of all followers may connect at once; the ker
 
 
 async def bound(endpoint: Endpoint) -> list[trio.socket.SocketType]:
-    """Return a bound socket for each address of the endpoint, not yet listening.
+    """Return a bound socket for each address of the endpoint that this machine has, not yet listening.
 
     Raises:
         StartError: it cannot be bound.
     """
-    sockets: list[trio.socket.SocketType] = []
     try:
         found = await trio.socket.getaddrinfo(endpoint.host, endpoint.port, type=SOCK_STREAM, flags=AI_PASSIVE)
-        for family, kind, protocol, _, address in found:
-            try:
-                sock = trio.socket.socket(family, kind, protocol)
-            except OSError as error:
-                if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
-                    continue  # a name that has an address of IPv6, too, on a machine without it
-                raise
-            sockets.append(sock)
-            sock.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-            if family == AF_INET6:
-                sock.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1)
-            await sock.bind(address)
+        sockets = bind_all("cluster_listen", endpoint, found)
     except OSError as error:
-        close(sockets)
         raise listen_error("cluster_listen", endpoint.host, endpoint.port, error) from None
-    return sockets
+    return [trio.socket.from_stdlib_socket(sock) for sock in sockets]
 
 
 def listen(endpoint: Endpoint, sockets: list[trio.socket.SocketType]) -> None:

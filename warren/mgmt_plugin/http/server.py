@@ -49,9 +49,10 @@ from warren.mgmt_plugin.http.slots import Slot, SlotPool, Slots, Standing
 from warren.server.descriptors import UNLIMITED
 from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
+from warren.server.network.listening import open_sockets
 from warren.server.network.peer_address import origin_of
 from warren.server.network.tls_stream import TlsStream
-from warren.server.start_errors import listen_error
+from warren.server.setting_kinds import Endpoint
 from warren.server.supervision import Supervision
 
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -296,10 +297,7 @@ async def serve_http(
     Raises:
         StartError: the address cannot be bound.
     """
-    try:
-        listeners = await _listen(host, port)
-    except OSError as error:
-        raise listen_error(name, host, port, error) from None
+    listeners = open_sockets(name, Endpoint(host, port))
     port_served = Port(respond, Load() if load is None else load)
     counted = port_served.load.traffic
     supervision = Supervision() if tasks is None else tasks
@@ -335,17 +333,6 @@ async def serve_http(
         finally:
             for listener in listeners:
                 listener.close()
-
-
-async def _listen(host: str, port: int) -> list[socket.socket]:
-    """Return listening sockets as trio opens them, without trio around them: it would accept one connection a turn."""
-    return [_own(listener) for listener in await trio.open_tcp_listeners(port, host=host)]
-
-
-def _own(listener: trio.SocketListener) -> socket.socket:
-    sock = socket.socket(fileno=listener.socket.detach())
-    sock.setblocking(False)
-    return sock
 
 
 async def _converse(
