@@ -120,6 +120,8 @@ class Engine:
         broker = self.broker
         busy = self._answer_logins()
         broker.end_turn()
+        for defect in broker.work.take_defects():
+            raise defect  # the shell would log it
         if commit:
             busy |= self.store.run()
             if self.follows and not self.store.hold and broker.journal.lane.is_behind():

@@ -239,6 +239,9 @@ class DispositionRun(Job):
             session.connection.check_outbox()
         return True
 
+    def failed(self) -> bool:
+        return True
+
 
 class LinkEnd(Job):
     """A link with deliveries ends: its consumer is gone; unanswered deliveries are requeued."""
@@ -277,4 +280,7 @@ class LinkEnd(Job):
             return False
         steps.left -= LINK_STEPS
         session.link_ended(self._link, self._answer)
+        return True
+
+    def failed(self) -> bool:
         return True

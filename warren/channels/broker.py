@@ -122,7 +122,7 @@ class Broker:
         self.now_s: float = 0.0
         self.log = log
         self.timers = TimerQueue()
-        self.work = LongWork(log.own)
+        self.work = LongWork(log.own, self.timers)
         self._taking_apart = TakingApart(log.reclamation)
         self.letters_in_line = LettersInLine()
         self.growth = TopologyGrowth()

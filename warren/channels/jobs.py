@@ -5,7 +5,8 @@
 2. A channel that ends takes nothing from the first moment on. Its consumers leave their queues one by one, then the
    unacknowledged deliveries are requeued, the oldest first.
 3. A job that meets a defect of ours ends its connection with 541. Later jobs, such as the end of a channel, are done
-   nevertheless.
+   nevertheless. What clients have no part in is done to its end: deliveries that go back, the end of a channel or of a
+   queue. It continues after a pause without the delivery that it failed at, which stays unacked until a restart.
 4. While a channel requeues messages, their queue delivers nothing: all are in place before the first leaves again. A
    message that is not back yet is unacked. Dropping messages does not stop their queue: nothing takes their place, and
    dead letters that return to it would be dropped for its length, although its consumers have room.
@@ -50,6 +51,7 @@ RESUME_STEPS: Final = 4
 LOOKS_PER_STEP: Final = 8
 ACKS_PER_STEP: Final = 2
 KEPT_STEPS: Final = 4  # for a message that is stored again
+TRIES_MAX: Final = 10  # to remove one thing of a deleted vhost
 
 
 class ConnectionJobs(Job):
@@ -71,8 +73,10 @@ class ConnectionJobs(Job):
             try:
                 done = job.need() == need and job.go_on(steps)
             except Exception as error:
-                job.failed()
                 self._connection.outbox.failed(error)
+                if job.failed():
+                    self._connection.broker.work.rest(self)
+                    return True  # for now
                 done = True
             if not done:
                 if self._connection.running:
@@ -84,6 +88,9 @@ class ConnectionJobs(Job):
 
     def need(self) -> i64:
         return self._jobs[0].need()
+
+    def failed(self) -> bool:
+        raise AssertionError("it handles the failures of its jobs")
 
 
 class Returning:
@@ -186,6 +193,9 @@ class ReturnRun(DeliveryRun):
             )
         return False
 
+    def failed(self) -> bool:
+        return True
+
 
 class ReturnOfTaken(Job):
     """Deliveries that are out of the ledger already go back: one basic.nack after the other."""
@@ -212,6 +222,9 @@ class ReturnOfTaken(Job):
                 delivery, steps, requeue=self._requeue, failed=self._failed, delay_ms=self._delay_ms
             )
         return self._returning.end(steps)
+
+    def failed(self) -> bool:
+        return True
 
 
 class AckRun(DeliveryRun):
@@ -310,6 +323,9 @@ class ChannelEnd(Job):
             channel.connection.session_ended(channel, self._refusal, self._method_id)
         return True
 
+    def failed(self) -> bool:
+        return True
+
 
 class QueueEnd(Job):
     """A queue that is deleted: its consumers are told one by one, by `lost`, then its bindings go."""
@@ -339,6 +355,9 @@ class QueueEnd(Job):
         vhost.watcher.queue_deleted(vhost.name, self._queue, self._by)
         return True
 
+    def failed(self) -> bool:
+        return True
+
 
 class ForcedClose(Job):
     """Connections that we close for `reason`. Those that are not closed yet are unchanged."""
@@ -352,7 +371,11 @@ class ForcedClose(Job):
             if steps.left <= 0:
                 return False
             steps.left -= CLOSE_STEPS
-            force_close(self._connections.pop(), self._reason)
+            connection = self._connections.pop()
+            try:
+                force_close(connection, self._reason)
+            except Exception as error:
+                connection.outbox.failed(error)  # ends it
         return True
 
 
@@ -381,7 +404,8 @@ class VhostEnd(Job):
     belong to nothing. `let_go` is called when no connection to it is left.
 
     The end of each object in it is reported when it happens, and then that of the vhost: the permissions `lost` first,
-    the settings of an administrator, with the parameters that were `cleared`, at last.
+    the settings of an administrator, with the parameters that were `cleared`, at last. A thing that cannot be removed
+    is left, after some tries: its messages stay in the log, and are reported at the next start.
     """
 
     def __init__(
@@ -404,6 +428,7 @@ class VhostEnd(Job):
         self._permissions = Telling(events, events.permissions_lost(lost, by))
         self._settings = Telling(events, events.vhost_gone(vhost, cleared, by))
         self._is_left: bool = False
+        self._tries: i64 = 0  # that have failed in a row
         self._queues: list[BaseQueue] = []
         self._exchanges: deque[Exchange] = deque()
         self._bindings: list[Binding] | None = None  # from the first of them; None: they have not been looked at
@@ -414,10 +439,10 @@ class VhostEnd(Job):
             kept = self._vhost.kept_sessions
             if not self._close.go_on(steps) or (kept is not None and not kept.forget(steps)):
                 return False
+            self._queues = backwards(list(self._vhost.queues.values()))
+            self._exchanges = deque(self._vhost.exchanges.values())
             self._is_left = True
             self._let_go(self._vhost)
-            self._queues = backwards(list(self._vhost.queues.values()))
-            self._exchanges.extend(self._vhost.exchanges.values())
         if not self._permissions.go_on(steps):
             return False
         vhost = self._vhost
@@ -425,22 +450,37 @@ class VhostEnd(Job):
             if steps.left <= 0:
                 return False
             steps.left -= QUEUE_STEPS
-            queue = self._queues.pop()
-            if vhost.queues.pop(queue.name, None) is not None:  # it has not gone with its connection meanwhile
+            queue = self._queues[-1]
+            if queue.name in vhost.queues:  # it has not gone with its connection meanwhile
+                queue.close()  # first: its messages are not to be left in the log
+                del vhost.queues[queue.name]
                 vhost.churn.queues_deleted += 1
                 vhost.watcher.queue_let_go(queue)
                 self._events.queue_deleted(vhost.name, queue, self._by)
-                queue.close()
+            self._queues.pop()
+            self._tries = 0
         while self._exchanges:
             if not (self._exchanges[0].forget(steps) and self._unbind(self._exchanges[0], steps)):
                 return False
             exchange = self._exchanges.popleft()
             vhost.exchanges.pop(exchange.name, None)
+            self._tries = 0
             self._events.exchange_deleted(vhost.name, exchange, self._by)
         if not self._settings.go_on(steps):
             return False
         self._journal.release()
         vhost.taken_apart()
+        return True
+
+    def failed(self) -> bool:
+        self._tries += 1
+        if self._tries == TRIES_MAX:  # the journal is held: it has to end
+            self._tries = 0
+            self._bindings = None
+            if self._queues:
+                self._queues.pop()
+            elif self._exchanges:
+                self._exchanges.popleft()
         return True
 
     def _unbind(self, exchange: Exchange, steps: Steps) -> bool:
@@ -478,7 +518,10 @@ class NewRights(Job):
             steps.left -= 1
             if connection.login.vhost_name == self._vhost:
                 steps.left -= CLOSE_STEPS
-                _rights_changed(connection)
+                try:
+                    _rights_changed(connection)
+                except Exception as error:
+                    connection.outbox.failed(error)  # ends it
         return True
 
 
@@ -522,7 +565,10 @@ class Resuming(Job):
                 connection = self._connections.pop()
                 if is_held_up(connection):
                     steps.left -= RESUME_STEPS
-                    unblock(connection)
+                    try:
+                        unblock(connection)
+                    except Exception as error:
+                        connection.outbox.failed(error)  # ends it
                 elif looks > 0:
                     looks -= 1
                 else:
@@ -530,6 +576,10 @@ class Resuming(Job):
                     steps.left -= 1
         self._connections = []
         self._is_under_way = False
+        return True
+
+    def failed(self) -> bool:
+        self._is_due = True
         return True
 
 
@@ -544,6 +594,9 @@ class TakingApart(Job):
         steps.left = self._reclamation.take_apart(steps.left)
         self.is_under_way = not self._reclamation.is_empty()
         return not self.is_under_way
+
+    def failed(self) -> bool:
+        return True
 
 
 class ConnectionEnd(Job):
@@ -578,9 +631,12 @@ class ConnectionEnd(Job):
             if steps.left <= 0:
                 return False
             steps.left -= QUEUE_STEPS
-            queue = self._queues.pop()
             if vhost is not None:
-                connection.broker.delete_queue(vhost, queue)
+                connection.broker.delete_queue(vhost, self._queues[-1])
+            self._queues.pop()
         if self._answered:
             connection.answer_close()
+        return True
+
+    def failed(self) -> bool:
         return True

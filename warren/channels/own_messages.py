@@ -53,8 +53,14 @@ class OwnMessages:
             return
         waiting = self._waiting
         self._waiting = []
-        for own in waiting:
-            _publish(own.vhost, own.message)
+        published: i64 = 0
+        try:
+            for own in waiting:
+                published += 1
+                _publish(own.vhost, own.message)
+        finally:
+            if published < len(waiting):
+                self._waiting = waiting[published:] + self._waiting  # one has failed, not the others
 
 
 def _publish(vhost: VirtualHost, message: Message) -> None:

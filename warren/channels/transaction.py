@@ -355,9 +355,9 @@ class Commit(Job):
             self._channel.shared.log.release()
             self._holds = False
 
-    def failed(self) -> None:
+    def failed(self) -> bool:
         if self._is_stored:
-            return
+            return True  # the requeues are left
         if self._ahead is not None:
             self._channel.shared.log.ahead_file.drop(self._ahead)
         if self._spread is not None:
@@ -365,6 +365,7 @@ class Commit(Job):
         self._end()
         if self._next_rejected == 0:
             self._give_back()
+        return False
 
     def _give_back(self) -> None:
         """Have the deliveries go back with all others of the channel, which ends."""
@@ -508,6 +509,9 @@ class Rollback(Job):
             delivery.queue.limit_again(self._ledger, delivery, touched=False)
             self.restored(delivery)
         return False
+
+    def failed(self) -> bool:
+        return True
 
     def restored(self, delivery: Delivery) -> None:
         """A delivery waits for its answer again."""

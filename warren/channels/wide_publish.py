@@ -114,9 +114,10 @@ class WidePublish(Job):
             self._holds = False
             self._publisher.log.release()
 
-    def failed(self) -> None:
+    def failed(self) -> bool:
         self._release()
         self._spread.failed()
+        return False
 
 
 class OnceMore(Job):
@@ -169,8 +170,9 @@ class OnceMore(Job):
         self._further = further
         return further.go_on(steps)
 
-    def failed(self) -> None:
+    def failed(self) -> bool:
         if self._further is not None:
             self._further.failed()
         elif self._holds:
             self._publisher.log.release()
+        return False

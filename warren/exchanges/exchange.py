@@ -38,7 +38,7 @@ SUPER_STREAM: Final = "x-super-stream"
 
 
 class BindJob(Job):
-    """Makes a binding in several turns. `is_done`: it is made, or one of its ends is gone."""
+    """Makes a binding in several turns. `is_done`: it is made or given up, or one of its ends is gone."""
 
     def __init__(self) -> None:
         self.is_done: bool = False

@@ -103,6 +103,12 @@ class HistoryBind(BindJob):
         self._done(ticket)
         return True
 
+    def failed(self) -> bool:
+        """Give up: nothing is bound, and the queue keeps the messages that it has."""
+        self._history.pending.pop(self._binding, None)
+        self.is_done = True
+        return False
+
     def _is_wanted(self) -> bool:
         """Tell whether both ends still exist, and are not bound: another bind may have been done meanwhile."""
         source = self._binding.source

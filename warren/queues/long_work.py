@@ -10,6 +10,8 @@
 5. A job that writes says so (`Job.need`), and waits until it may (``msgstore.log.own_writes``). It tells how much it
    has written (`Steps.wrote`), `BYTES_PER_STEP` being a step, and stops when the batch is full. A waiting job is not
    called before.
+6. A job that meets a defect of ours takes no other one with it: it is reported (``defects``), and rests for `REST_MS`
+   before it continues, or it ends (`Job.failed`). While it fails again and again, only the first failure is reported.
 
 The broker owns one `LongWork`; `Broker.end_turn` continues it, and `Broker.has_work` tells whether some is left.
 """
@@ -22,11 +24,13 @@ from typing import Final, TypeVar
 from mypy_extensions import i64, mypyc_attr
 
 from warren.msgstore.log.own_writes import HOLD, NOTHING, WRITES, OwnWrites
+from warren.queues.timers import Timer, TimerQueue
 
 TURN_STEPS: Final = 4000
 AT_ONCE_STEPS: Final = 64
 ALL_STEPS: Final = 1 << 60
 BYTES_PER_STEP: Final = 16 << 10
+REST_MS: Final = 1000
 
 _Thing = TypeVar("_Thing")
 
@@ -79,19 +83,39 @@ class Job:
         """Return what the next step has to wait for: one of the needs of ``msgstore.log.own_writes``."""
         return NOTHING
 
-    def failed(self) -> None:
-        """Give back what it holds: a defect of ours has ended it."""
+    def failed(self) -> bool:
+        """Give back what it holds after a defect of ours. True: it continues later, and skips what it cannot do.
+
+        It is not called again otherwise.
+        """
+        return False
+
+
+class _Rest(Timer):
+    """A job that rests after a failure."""
+
+    def __init__(self, work: LongWork, job: Job) -> None:
+        super().__init__()
+        self._work = work
+        self._job = job
+
+    def due(self, now_ms: i64) -> None:
+        self._work.resume(self._job)
 
 
 class LongWork:
     """The unfinished jobs, the next one first. ``turn_steps``: the number of steps in a turn.
 
-    `own`: the conditions that jobs that write wait for; None: they need not wait.
+    `own`: the conditions that jobs that write wait for; None: they need not wait. ``defects``: those that jobs have
+    met, for the shell to take. `timers`: of jobs that rest.
     """
 
-    def __init__(self, own: OwnWrites | None = None) -> None:
+    def __init__(self, own: OwnWrites | None = None, timers: TimerQueue | None = None) -> None:
         self.turn_steps: i64 = TURN_STEPS
+        self.defects: list[Exception] = []
         self._own = own
+        self._timers = TimerQueue() if timers is None else timers
+        self._failing: dict[Job, _Rest] = {}  # jobs whose latest call has failed
         self._jobs: deque[Job] = deque()
         self._waiting: list[deque[Job]] = [deque() for _ in range(HOLD + 1)]  # by need
         self._waiting_count: i64 = 0
@@ -100,6 +124,12 @@ class LongWork:
 
     def __len__(self) -> int:
         return len(self._jobs) + int(self._waiting_count)
+
+    def take_defects(self) -> list[Exception]:
+        """Return the defects that jobs have met, for the log."""
+        taken = self.defects
+        self.defects = []
+        return taken
 
     def is_due(self) -> bool:
         """Tell whether some job can continue now."""
@@ -119,10 +149,37 @@ class LongWork:
         steps = self._steps
         if steps.left < AT_ONCE_STEPS:
             steps = Steps(AT_ONCE_STEPS)
-        done = self._go_on(job, steps)
+        try:
+            done = self._go_on(job, steps)
+        except Exception as error:
+            self._failed(job, error)
+            return False
         if not done:
             self._jobs.append(job)
         return done
+
+    def resume(self, job: Job) -> None:
+        """Continue a job that has rested."""
+        self._jobs.append(job)
+
+    def rest(self, job: Job) -> bool:
+        """Continue `job` after a pause; tell whether this is the first failure in a row."""
+        rest = self._failing.get(job)
+        is_first = rest is None
+        if rest is None:
+            rest = _Rest(self, job)
+            self._failing[job] = rest
+        now_ms: i64 = 0 if self._own is None else self._own.now_ms()
+        self._timers.at(now_ms + REST_MS, rest)
+        return is_first
+
+    def _failed(self, job: Job, error: Exception) -> None:
+        if job.failed():
+            if not self.rest(job):
+                return  # reported already
+        else:
+            self._failing.pop(job, None)
+        self.defects.append(error)
 
     def _go_on(self, job: Job, steps: Steps) -> bool:
         """Continue a job, as far as it may and the steps go; True when all is done."""
@@ -197,7 +254,15 @@ class LongWork:
                     continue
                 steps = Steps(share)
                 self._steps = steps
-                if not self._go_on(job, steps):
+                try:
+                    done = self._go_on(job, steps)
+                except Exception as error:
+                    self._failed(job, error)
+                    done = True
+                else:
+                    if self._failing and job in self._failing:
+                        del self._failing[job]
+                if not done:
                     if steps.left > 0:
                         jobs.append(job)
                     else:

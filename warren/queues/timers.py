@@ -8,7 +8,7 @@ Times are wall time in ms since the epoch: they mean the same after a restart.
 2. Stale entries are at most about as many as valid ones.
 3. `run_due` calls each due timer once, in the order of the times, unless it is cancelled or moved meanwhile.
 4. It calls `DUE_MAX` at most, and no more once they have done `WORKED_MAX` things, or one has failed: the next run
-   calls the rest.
+   calls the rest. One that has failed is called again after `FAILED_MS`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ NEVER: Final = 1 << 62
 STALE_MIN: Final = 64
 DUE_MAX: Final = 512
 WORKED_MAX: Final = 1024
+# Longer than a task has to run without a failure (`server.supervision`): a lasting defect does not end the process.
+FAILED_MS: Final = 15_000
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # for tests
@@ -104,7 +106,11 @@ class TimerQueue:
                     self.worked += 1
                     timer.at_ms = NEVER
                     timer.entry = 0
-                    timer.due(now_ms)
+                    try:
+                        timer.due(now_ms)
+                    except Exception:
+                        self.at(now_ms + FAILED_MS, timer)
+                        raise
         finally:
             for entry in due:
                 heappush(self._times, entry)  # another list than `times` if a timer has tidied up

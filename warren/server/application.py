@@ -638,6 +638,10 @@ class Application:
         for notice in notices:
             write: Callable[..., None] = getattr(log, notice.level)
             write(notice.event, **notice.fields)
+        for error in broker.work.take_defects():
+            self._reactor.crashes += 1
+            with contextlib.suppress(MemoryError):
+                log.error("internal error, the work continues later", exception=error)
         self._logins.begin()
 
 

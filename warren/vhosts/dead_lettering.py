@@ -20,7 +20,10 @@ lead to as many letters as there are ways through the queues. So letters wait in
 6. A vhost with too much in its line is crowded: its own publishers wait, those of others do not. From `LINE_FULL`
    letters on, letters caused by other letters are dropped, unless their queue dead-letters at least once. Messages
    that should expire, or are too many for a queue, stay there meanwhile (`must_wait`), and are not delivered.
-7. Letters wait for the disk and for space on it, as everything does that the broker writes by itself
+7. After a defect of ours the line rests for a moment (``queues.long_work``). The letter that met it is placed in the
+   queues that have not taken it yet. When it fails again it goes to the end of the line. Its message keeps its place in
+   the log.
+8. Letters wait for the disk and for space on it, as everything does that the broker writes by itself
    (``msgstore.log.own_writes``); one that holds the batch open does not.
 
 The contents of a letter are the business of ``queues.dead_letter``.
@@ -94,6 +97,8 @@ class _Waiting:
         self.rules = queue.rules  # the queue may have others when its turn comes
         self.cause = cause  # the message whose place in the log it keeps
         self.unplaced: i64 = 1  # itself, and those that keep its place
+        self.begun: _UnderWay | None = None  # its placing has failed
+        self.has_failed: bool = False
 
 
 class _UnderWay:
@@ -107,6 +112,7 @@ class _UnderWay:
         # Later letters of the same death go to fewer queues.
         self.in_parts: bool = len(queues) > TARGETS_AT_ONCE and letter.message.envelope.letters is None
         self.takers: list[str] = []
+        self.is_given: bool = False  # to all queues
         self.next: int = 0
         self.wants_hold: bool = self.in_parts and letter.message.persistent
         self.holds: bool = False  # the batch
@@ -197,7 +203,8 @@ class DeadLettering(Job):
             while steps.left > 0 and (line or self._under_way is not None):
                 under_way = self._under_way
                 if under_way is None:
-                    under_way = self._take_next(line.popleft())
+                    under_way = self._take_next(line[0])
+                    line.popleft()
                     steps.left -= LETTER_STEPS + i64(len(under_way.queues)) // ROUTED_PER_STEP
                     self._under_way = under_way
                 if not self._place(under_way, steps, may_exceed):
@@ -213,6 +220,26 @@ class DeadLettering(Job):
         if line or self._under_way is not None:
             return False
         self._begun = False
+        return True
+
+    def failed(self) -> bool:
+        under_way = self._under_way
+        if under_way is not None:
+            self._under_way = None
+            if under_way.holds:
+                under_way.holds = False
+                self._vhost.log.release()
+            waiting = under_way.waiting
+            waiting.begun = under_way
+        elif self._line:
+            waiting = self._line.popleft()  # its letter could not be made
+        else:
+            return True
+        if waiting.has_failed:
+            self._line.append(waiting)
+        else:
+            waiting.has_failed = True
+            self._line.appendleft(waiting)
         return True
 
     def close(self) -> None:
@@ -239,6 +266,8 @@ class DeadLettering(Job):
 
     def _take_next(self, waiting: _Waiting) -> _UnderWay:
         """Make the letter of a message and route it."""
+        if waiting.begun is not None:
+            return waiting.begun
         letter = self._letter(waiting.queue, waiting.message, waiting.reason, waiting.time_s, waiting.rules)
         queues, taken = self._route(letter)
         return _UnderWay(waiting, letter, queues, taken)
@@ -252,6 +281,8 @@ class DeadLettering(Job):
         self._cause = waiting if waiting.place >= 0 else waiting.cause
         letter = under_way.letter
         queues = under_way.queues
+        if under_way.is_given:
+            return True  # what comes afterwards has failed: it is not done twice
         if under_way.in_parts:
             if not self._give_some(under_way, steps):
                 return False
@@ -262,6 +293,7 @@ class DeadLettering(Job):
             under_way.taken = self._give(letter, queues, under_way.taken, False)
             steps.left -= TARGET_STEPS * self._targets
             steps.wrote(letter.message.memory_bytes)
+        under_way.is_given = True
         keeper = waiting.queue.keeper
         if keeper is not None:  # else it was deleted meanwhile, and the letter would not be sent again
             keeper.lanes.letter_sent(None if under_way.taken else letter.message)
@@ -292,14 +324,13 @@ class DeadLettering(Job):
                 return False
             steps.left -= TARGET_STEPS
             queue = queues[under_way.next]
+            if not queue.deleted and not is_cycle(letter, queue.name):
+                if queue.accept(message, LETTER) == REFUSED:
+                    under_way.taken = False
+                else:
+                    under_way.takers.append(queue.name)
+                letters.count += 1
             under_way.next += 1
-            if queue.deleted or is_cycle(letter, queue.name):
-                continue
-            letters.count += 1
-            if queue.accept(message, LETTER) == REFUSED:
-                under_way.taken = False
-            else:
-                under_way.takers.append(queue.name)
         if not under_way.taken and under_way.takers:
             message.note_takers(under_way.takers)
         return True
@@ -359,11 +390,20 @@ class DeadLettering(Job):
             targets = self._within_count(message.envelope, targets)
         self._targets = len(targets)
         takers: list[str] = []
-        for queue in targets:
-            if queue.accept(message, LETTER) == REFUSED:
-                taken = False
-            else:
-                takers.append(queue.name)
+        given = 0
+        try:
+            for queue in targets:
+                if queue.accept(message, LETTER) == REFUSED:
+                    taken = False
+                else:
+                    takers.append(queue.name)
+                given += 1
+        except Exception:
+            letters = message.envelope.letters
+            if not again and letters is not None:
+                letters.count -= len(targets) - given
+            message.note_takers(had_by + takers)  # the others get it later
+            raise
         if not taken and takers:
             message.note_takers(had_by + takers)
         return taken

@@ -8,7 +8,7 @@
    call of the engine: the messages of a deleted queue go with its declaration, or both stay.
 3. While the journal is held all changes gather, since later ones may need earlier ones. Meanwhile no file is removed
    that one of them may have made superfluous. At its release they go into one frame. Many changes take several turns,
-   with the batch held open (``message_log``).
+   with the batch held open (``message_log``). Only after a defect of ours they are in two frames, in their order.
 4. A queue that was declared meanwhile may store messages in an earlier frame than its declaration. Clients are not told
    of either before both are durable (`channels.confirms`). A crash in between leaves messages of an unknown queue.
 """
@@ -66,11 +66,16 @@ class MetadataJournal(Journal):
 
     def append(self, change: MetadataChange) -> int:
         """Have `change` remembered, and return its ticket. The caller settles the turn."""
-        self.last_ticket += 1
         if self._holds or self._is_putting:
             self._gathered.append(change)
         else:
-            self._put(change)
+            try:
+                self._put(change)
+            except MemoryError:  # it is in memory: a client that declares again is told that it is durable
+                self.hold()
+                self._gathered.append(change)
+                self.release()
+        self.last_ticket += 1  # not before: nobody waits for one that could not be stored
         return self.last_ticket
 
     def awaits(self, ticket: int, waiter: BatchWaiter) -> bool:
@@ -99,8 +104,9 @@ class MetadataJournal(Journal):
             self.log.removals.release()
 
     def put_next(self) -> None:
-        """Store the first of the changes that gathered."""
-        self._put(self._gathered.popleft())
+        """Store the first of the changes that gathered. If that fails it is still the first."""
+        self._put(self._gathered[0])
+        self._gathered.popleft()
 
     def gathered_put(self) -> None:
         """Note that all changes are stored that had gathered at the release."""
@@ -110,12 +116,12 @@ class MetadataJournal(Journal):
     def _put(self, change: MetadataChange) -> None:
         log = self.log
         number = self.lane.append(change)
-        self._put_ticket += 1
         batch = self._batch
         if batch is None or batch.number != log.batch.number:
             batch = _ChangesInBatch(self, log.batch.number)
-            self._batch = batch
             log.wait(batch, True)
+            self._batch = batch
+        self._put_ticket += 1
         batch.ticket = self._put_ticket
         batch.end = number + 1
 
@@ -174,4 +180,11 @@ class _Putting(Job):
         if self._holds:
             journal.log.release()
         journal.gathered_put()
+        return True
+
+    def failed(self) -> bool:
+        """Let others have the batch meanwhile: it ends with the changes that are in it."""
+        if self._holds:
+            self._holds = False
+            self._journal.log.release()
         return True

@@ -89,8 +89,8 @@ class MetadataLane(RecordLane):
     def append(self, change: MetadataChange) -> int:
         """Store a change in the open batch; return its number."""
         number: i64 = self.next_number
-        self.next_number = number + 1
         self.put(number, encode_change(change), 0)
+        self.next_number = number + 1  # not before: a number without a record is a lost change
         return int(number)
 
     def begin(self, applied: int) -> None:

@@ -4,7 +4,7 @@
 2. Nothing is mandatory or confirmed here: the caller is told how many take the message.
 3. A message that an exchange has held goes to more than `QUEUES_AT_ONCE` queues over several turns. The others that it
    holds wait. If the message is stored, the batch is held open: the end of its record there and all queues are in one
-   frame of the log.
+   frame of the log. After a defect of ours the queues that are left get it in another frame.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from warren.exchanges.content import Content
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.own_writes import HOLD, NOTHING
 from warren.msgstore.log.queue_index import IndexOwner
 from warren.queues.delay import due_time_ms
 from warren.queues.held_messages import HeldMessages
@@ -83,9 +84,18 @@ class _Spreading(Job):
         self._message = message
         self._queues = queues
         self._next: int = 0
+        self._holds: bool = message.persistent  # the batch, which the caller has held open
+
+    def need(self) -> i64:
+        return NOTHING if self._holds or not self._message.persistent else HOLD
 
     def go_on(self, steps: Steps) -> bool:
         message = self._message
+        log = self._log
+        if message.persistent and not self._holds:
+            if not log.hold():
+                return False
+            self._holds = True
         besides: i64 = STORED_STEPS if message.persistent else 0
         while self._next < len(self._queues):
             if steps.left <= 0:
@@ -98,10 +108,15 @@ class _Spreading(Job):
         if not message.persistent:
             self._held.is_spreading = False
             return True
-        log = self._log
         log.release()
         log.force()
         log.call_when_written(_Spread(self._held, log))  # the next message may have to hold a batch, too
+        return True
+
+    def failed(self) -> bool:
+        if self._holds:
+            self._holds = False
+            self._log.release()
         return True
 
 

@@ -6,6 +6,7 @@
    remembered meanwhile, of each policy the latest.
 3. A queue or exchange that is declared alone follows its policies at once, and its declarer pays for finding them.
 4. Messages that a queue drops when it follows other limits are steps of the run.
+5. After a defect of ours the others follow first, and then the one that it was met at, again and again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from mypy_extensions import i64
 
 from warren.exchanges.exchange import Exchange
 from warren.queues.base_queue import BaseQueue
+from warren.queues.destination import Destination
 from warren.queues.effective_policy import EffectivePolicy, PolicySettings
 from warren.queues.long_work import Job, Steps
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
@@ -39,8 +41,7 @@ class PolicyRun(Job):
 
     def __init__(self, vhost: VirtualHost) -> None:
         self._vhost = vhost
-        self._exchanges: list[Exchange] = []
-        self._queues: list[BaseQueue] = []
+        self._things: list[Destination] = []  # exchanges, then queues
         self._next: int = 0
         self._is_under_way: bool = False
         # By kind (operator policy or not) and name: the changes of this round, and those since it began.
@@ -54,8 +55,7 @@ class PolicyRun(Job):
 
     def abandon(self) -> None:
         """Stop following: the vhost is deleted."""
-        self._exchanges = []
-        self._queues = []
+        self._things = []
         self._next = 0
         self._later = {}
 
@@ -65,18 +65,18 @@ class PolicyRun(Job):
         policies = vhost.policies
         timers = vhost.timers
         moved = False
-        while self._next < len(self._exchanges) + len(self._queues) or self._begin_round():
+        while self._next < len(self._things) or self._begin_round():
             if steps.left <= 0:
                 break
             searched: i64 = policies.searched
             worked: i64 = timers.worked
             moved = True
-            at = self._next
+            thing = self._things[self._next]
             self._next += 1
-            if at < len(self._exchanges):
-                policies.fit_exchange(self._exchanges[at])
-            else:
-                self._follow(self._queues[at - len(self._exchanges)])
+            if isinstance(thing, Exchange):
+                policies.fit_exchange(thing)
+            elif isinstance(thing, BaseQueue):
+                self._follow(thing)
             steps.left -= POLICY_STEPS + policies.searched - searched + timers.worked - worked
         else:
             self._is_under_way = False
@@ -86,13 +86,19 @@ class PolicyRun(Job):
 
     def _begin_round(self) -> bool:
         """Go round once more if something has changed since this round began."""
+        is_due = len(self._later) > 0
+        self._things = [*self._vhost.exchanges.values(), *self._vhost.queues.values()] if is_due else []
+        self._next = 0
         self._rounds = self._later
         self._later = {}
-        is_due = len(self._rounds) > 0
-        self._exchanges = list(self._vhost.exchanges.values()) if is_due else []
-        self._queues = list(self._vhost.queues.values()) if is_due else []
-        self._next = 0
         return is_due
+
+    def failed(self) -> bool:
+        if self._next > 0:
+            self._next -= 1
+            self._things.append(self._things.pop(self._next))
+        self._vhost.topology_version += 1
+        return True
 
     def _follow(self, queue: BaseQueue) -> None:
         if queue.deleted:
@@ -136,10 +142,13 @@ class FirstPolicies(Job):
                 return False
             searched: i64 = policies.searched
             queue = self._vhost.queues.get(self._names[self._next])
+            self._next += 1
             if queue is not None:
                 policies.fit_queue(queue)
-            self._next += 1
             steps.left -= POLICY_STEPS + policies.searched - searched
+        return True
+
+    def failed(self) -> bool:
         return True
 
 

@@ -52,8 +52,10 @@ class Unbinding(Job):
             self._gone.popleft()
         return True
 
+    def failed(self) -> bool:
+        return True
+
     def _begin(self, gone: Destination) -> None:
-        self._begun = True
         self._has_outgoing = False
         self._destinations = []
         if isinstance(gone, Exchange):
@@ -62,6 +64,7 @@ class Unbinding(Job):
             if gone.is_super_stream:
                 self._destinations = list(gone.by_destination)
         self._sources = backwards(self._vhost.incoming.take(gone))
+        self._begun = True
 
     def _take_outgoing(self, gone: Destination, steps: Steps) -> bool:
         if not self._has_outgoing or not isinstance(gone, Exchange):

@@ -148,8 +148,9 @@ class Defect(Job):
     def go_on(self, steps: Steps) -> bool:
         raise MemoryError
 
-    def failed(self) -> None:
+    def failed(self) -> bool:
         self.has_failed = True
+        return False
 
 
 def test_a_defect_in_a_job_ends_its_connection_and_all_of_that_is_given_back() -> None:

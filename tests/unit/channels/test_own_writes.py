@@ -15,6 +15,7 @@ from engine_harness import Client, Harness, publish_frames
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import encode_table
+from warren.msgstore.log.queue_index import IndexOwner
 from warren.queues.held_messages import TAKEN_MAX
 from warren.queues.lanes import DELAYED
 from warren.queues.timers import WORKED_MAX
@@ -313,3 +314,25 @@ def test_timers_count_what_each_of_them_releases(exchange: str) -> None:
     harness.settle()
     harness.pass_time(0.1)
     assert released() == 5 * TAKEN_MAX
+
+
+def test_those_that_wait_after_one_that_fails_are_called_in_the_next_turn() -> None:
+    class Fails(IndexOwner):
+        def batch_closed(self) -> None:
+            raise MemoryError
+
+    class Counts(IndexOwner):
+        called = 0
+
+        def batch_closed(self) -> None:
+            Counts.called += 1
+
+    harness = Harness()
+    own = harness.broker.log.own
+    own.call_when_open(Fails())
+    for _ in range(2):
+        own.call_when_open(Counts())
+    with pytest.raises(MemoryError):
+        harness.settle()
+    harness.settle()
+    assert Counts.called == 2

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from memory_store import memory_log
 
-from warren.queues.long_work import AT_ONCE_STEPS, TURN_STEPS, Job, LongWork, Steps
+from warren.queues.long_work import AT_ONCE_STEPS, REST_MS, TURN_STEPS, Job, LongWork, Steps
+from warren.queues.timers import NEVER, TimerQueue
 
 
 class Count(Job):
@@ -100,17 +102,55 @@ def test_a_job_that_many_wait_for_gets_the_steps_that_they_leave() -> None:
     assert turns <= 2 + (long.wanted - before) // (TURN_STEPS - 1000 - AT_ONCE_STEPS)
 
 
-def test_a_job_that_fails_takes_no_other_one_with_it() -> None:
-    class Failing(Job):
-        def go_on(self, steps: Steps) -> bool:
-            if steps.left == AT_ONCE_STEPS:
-                return False
-            raise ValueError("a defect")
+class Failing(Job):
+    """Meets a defect after its first turn, as often as told."""
 
-    work = LongWork()
-    work.begin(Count(2 * TURN_STEPS))
-    work.begin(Count(2 * TURN_STEPS))
-    work.begin(Failing())
-    with pytest.raises(ValueError, match="a defect"):
+    def __init__(self, failures: int, *, again: bool) -> None:
+        self._begun = False
+        self._failures = failures
+        self._again = again
+        self.is_done = False
+
+    def go_on(self, steps: Steps) -> bool:
+        if not self._begun:
+            self._begun = True
+            return False
+        if self._failures:
+            self._failures -= 1
+            raise ValueError("a defect")
+        self.is_done = True
+        return True
+
+    def failed(self) -> bool:
+        return self._again
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_job_that_fails_takes_no_other_one_with_it_and_may_continue(again: bool) -> None:
+    log = memory_log()
+    timers = TimerQueue()
+    work = LongWork(log.own, timers)
+    others = [Count(2 * TURN_STEPS), Count(2 * TURN_STEPS)]
+    failing = Failing(3, again=again)
+    for job in (*others, failing):
+        work.begin(job)
+    while work.is_due():
         work.end_turn()
-    assert len(work) == 2
+    assert [other.done for other in others] == [2 * TURN_STEPS] * 2
+    assert [str(error) for error in work.take_defects()] == ["a defect"]
+    for rest in range(1, 4):
+        assert not work.is_due()
+        assert timers.next_ms() == (rest * REST_MS if again else NEVER)
+        log.now_ms = rest * REST_MS
+        timers.run_due(log.now_ms)
+        work.end_turn()
+    assert failing.is_done == again
+    assert not work.take_defects(), "it is reported once"
+
+
+def test_a_job_that_fails_where_it_begins_does_not_fail_the_caller() -> None:
+    work = LongWork()
+    failing = Failing(1, again=False)
+    failing.go_on(Steps(1))
+    assert not work.begin(failing)
+    assert len(work.take_defects()) == 1 and len(work) == 0

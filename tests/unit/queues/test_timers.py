@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from warren.queues.timers import NEVER, STALE_MIN, WORKED_MAX, Timer, TimerQueue
+from warren.queues.timers import FAILED_MS, NEVER, STALE_MIN, WORKED_MAX, Timer, TimerQueue
 
 
 class Note(Timer):
@@ -215,3 +215,21 @@ def test_random_timers_are_kept_like_those_of_a_dict(calls: list[tuple[str, int]
                 del times[name]
         assert timers.next_ms() == min(times.values(), default=NEVER)
         assert len(timers) <= 2 * len(times) + STALE_MIN
+
+
+def test_one_that_has_failed_is_called_again_after_a_pause(calls: list[tuple[str, int]]) -> None:
+    """(4)"""
+
+    def fail_once() -> None:
+        if len(calls) == 1:
+            raise MemoryError
+
+    timers = TimerQueue()
+    timers.at(10, Note("a", calls, fail_once))
+    with pytest.raises(MemoryError):
+        timers.run_due(10)
+    timers.run_due(10 + FAILED_MS - 1)
+    assert calls == [("a", 10)]
+    timers.run_due(10 + FAILED_MS)
+    assert calls == [("a", 10), ("a", 10 + FAILED_MS)]
+    assert timers.next_ms() == NEVER

@@ -59,6 +59,10 @@ class OwnWrites:
         self.waiters: list[IndexOwner] = []  # they want to write, and are called by `call_waiters`
         self.given: i64 = 0  # how many queues publishes of the broker went to in this turn
 
+    def now_ms(self) -> i64:
+        """Return the wall time of this turn."""
+        return self._log.now_ms
+
     def may(self, need: i64) -> bool:
         """Tell whether something with this `need` may write now."""
         if need == NOTHING:
@@ -131,8 +135,13 @@ class OwnWrites:
         if self.waiters and self.may(WRITES):
             waiters = self.waiters
             self.waiters = []
-            for at, waiter in enumerate(waiters):
-                if not self.may_give():
-                    self.waiters = waiters[at:] + self.waiters
-                    return
-                waiter.batch_closed()
+            called: i64 = 0
+            try:
+                for waiter in waiters:
+                    if not self.may_give():
+                        break
+                    called += 1
+                    waiter.batch_closed()
+            finally:
+                if called < len(waiters):
+                    self.waiters = waiters[called:] + self.waiters

@@ -78,9 +78,9 @@ class Reactor:
     """The turns of one broker: `poller` waits, `acceptor` has the listeners, `sockets` those that are open.
 
     `certificate_user` maps a verified certificate to a user name, `on_crash` receives our own faults, `on_settled` runs
-    when the engine has left notices or login requests, `is_alone` tells whether no other task waits to run. `on_closed`
-    gets the key of each peer whose socket is closed. `dispatch` runs when the message log has jobs, `on_wake` in the
-    turn after a `wake`. `clock` is monotonic, in seconds.
+    when the engine has left notices, defects or login requests, `is_alone` tells whether no other task waits to run.
+    `on_closed` gets the key of each peer whose socket is closed. `dispatch` runs when the message log has jobs,
+    `on_wake` in the turn after a `wake`. `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class Reactor:
             self._send(outboxes)
         for transport in given_up:
             self.sockets.close(transport)  # nobody waits for it, but it was sent its last words
-        if broker.notices or broker.logins:
+        if broker.notices or broker.logins or broker.work.defects:
             self._on_settled()
 
     def _has_work(self) -> bool:

@@ -1,0 +1,333 @@
+"""Work without a connection that meets a defect of ours, such as a lack of memory: it rests, and continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from engine_harness import Client, Harness, basic_consume, bodies, publish_frames
+
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
+from warren.amqp.declarations import QueueDeclaration
+from warren.amqp.field_table import encode_table
+from warren.channels import jobs
+from warren.channels.back_pressure import unblock
+from warren.channels.ending import close_broken
+from warren.exchanges.binding import Binding
+from warren.queues.base_queue import BaseQueue
+from warren.queues.long_work import REST_MS
+from warren.queues.queue import Queue
+from warren.vhosts import metadata_lane
+from warren.vhosts.metadata import PolicyPut, VhostDelete
+from warren.vhosts.topology_watcher import TopologyWatcher
+
+interpreted = pytest.mark.skipif(jobs.__file__.endswith(".so"), reason="a compiled method cannot be replaced")
+EMPTY = encode_table({})
+DIES: dict[str, object] = {"x-dead-letter-exchange": "dead"}
+
+
+class Scarce:
+    """Memory that does not suffice for the first calls."""
+
+    def __init__(self, failures: int = 1) -> None:
+        self.left = failures
+
+    def take(self) -> None:
+        if self.left:
+            self.left -= 1
+            raise MemoryError
+
+
+def failing(
+    real: Callable[..., Any], scarce: Scarce, only: Callable[..., bool] = lambda *_: True
+) -> Callable[..., Any]:
+    """Return `real`, which fails first, where `only` says so."""
+
+    def called(*given: Any, **named: Any) -> Any:
+        if only(*given):
+            scarce.take()
+        return real(*given, **named)
+
+    return called
+
+
+def settle_with_defect(harness: Harness) -> None:
+    """Come to rest, and let the job that has failed continue."""
+    with pytest.raises(MemoryError):
+        harness.settle()
+    harness.settle()
+
+
+def rest(harness: Harness) -> None:
+    harness.pass_time(REST_MS / 1000)
+
+
+# --- dead letters -----------------------------------------------------------------------------------------------------
+
+
+def dying(harness: Harness, targets: tuple[str, ...]) -> Client:
+    """Return a client of a queue `q` whose dead letters go to `targets`."""
+    client = harness.channel()
+    client.declare_exchange("dead", "fanout")
+    for name in targets:
+        client.declare(name, durable=True)
+        client.bind(name, "dead", "")
+    client.declare("q", durable=True, arguments=DIES)
+    client.call(1, m.ConfirmSelect(False))
+    return client
+
+
+def reject(client: Client, *bodies: bytes) -> None:
+    for body in bodies:
+        client.publish("", "q", body, delivery_mode=2)
+        client.expect(m.BasicAck)
+        got = client.call(1, m.BasicGet(0, "q", False))
+        assert isinstance(got, m.BasicGetOk)
+        client.connection.feed(method_frame(1, m.BasicReject(got.delivery_tag, False)))
+
+
+@interpreted
+def test_a_letter_that_one_queue_could_not_take_comes_to_it_later_and_once_to_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness()
+    client = dying(harness, ("one", "two", "three"))
+    to_two = lambda queue, *_: queue.name == "two"  # noqa: E731
+    monkeypatch.setattr(Queue, "accept", failing(Queue.accept, Scarce(), to_two))
+    reject(client, b"1")
+    settle_with_defect(harness)
+    reject(client, b"2")
+    harness.settle()
+    rest(harness)
+    assert harness.vhost.letters.in_line.waiting == 0
+    for name in ("one", "two", "three"):
+        assert bodies(client, name) == [b"1", b"2"]
+    assert not harness.queue("q").persistent()[0]
+
+
+@interpreted
+def test_letters_pass_one_that_can_never_be_placed_and_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    client = dying(harness, ("one",))
+    bad = lambda queue, message, *_: queue.name == "one" and message.body() == b"bad"  # noqa: E731
+    monkeypatch.setattr(Queue, "accept", failing(Queue.accept, Scarce(1000), bad))
+    reject(client, b"bad")
+    settle_with_defect(harness)
+    reject(client, b"1", b"2")
+    for _ in range(4):
+        rest(harness)  # and is not reported again
+    assert bodies(client, "one") == [b"1", b"2"]
+    assert harness.vhost.letters.in_line.waiting == 1
+    assert harness.queue("q").persistent()[0] == 1, "the letter is lost"
+    monkeypatch.undo()
+    rest(harness)
+    assert bodies(client, "one") == [b"bad"]
+    assert not harness.queue("q").persistent()[0]
+
+
+@interpreted
+def test_a_letter_to_very_many_queues_gives_the_batch_back_while_it_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    names = tuple(f"t{at}" for at in range(1100))
+    client = dying(harness, names)
+    late = lambda queue, *_: queue.name == "t1090"  # noqa: E731
+    monkeypatch.setattr(Queue, "accept", failing(Queue.accept, Scarce(), late))
+    reject(client, b"1")
+    settle_with_defect(harness)
+    client.publish("", "q", b"2", delivery_mode=2)
+    client.expect(m.BasicAck)
+    rest(harness)
+    assert {int(harness.queue(name).ready_count) for name in names} == {1}
+
+
+# --- the journal ------------------------------------------------------------------------------------------------------
+
+
+@interpreted
+@pytest.mark.parametrize("count", [1, 1000])
+def test_changes_of_the_metadata_are_stored_later(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    harness = Harness()
+    client = harness.channel()
+    journal = harness.broker.journal
+    journal.hold()
+    for at in range(count):
+        client.connection.feed(method_frame(1, m.QueueDeclare(0, f"q{at}", False, True, False, False, True, EMPTY)))
+    scarce = Scarce()
+    encode = metadata_lane.encode_change
+    monkeypatch.setattr(metadata_lane, "encode_change", failing(encode, scarce, lambda change: change.name == "q0"))
+    journal.release()
+    settle_with_defect(harness)
+    other = harness.channel()
+    other.send(1, m.QueueDeclare(0, "other", False, True, False, False, False, EMPTY))
+    rest(harness)
+    other.expect(m.QueueDeclareOk)
+    named = [getattr(change, "name", "") for change in harness.changes]
+    assert named[-count - 1 :] == [*(f"q{at}" for at in range(count)), "other"]
+
+
+@interpreted
+def test_a_change_for_which_memory_does_not_suffice_is_stored_before_later_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness()
+    client = harness.channel()
+    monkeypatch.setattr(metadata_lane, "encode_change", failing(metadata_lane.encode_change, Scarce(2)))
+    declare = method_frame(1, m.QueueDeclare(0, "q", False, True, False, False, False, EMPTY))
+    client.connection.feed(declare + declare)
+    settle_with_defect(harness)
+    client.nothing()
+    rest(harness)
+    assert [type(received.method) for received in client.take()] == [m.QueueDeclareOk, m.QueueDeclareOk]
+    assert "q" in [getattr(change, "name", "") for change in harness.changes]
+
+
+# --- the end of things ------------------------------------------------------------------------------------------------
+
+
+class Forgetful(TopologyWatcher):
+    """Does not get memory for what it is told first."""
+
+    def __init__(self, failures: int = 1) -> None:
+        self._scarce = Scarce(failures)
+
+    def queue_let_go(self, queue: BaseQueue) -> None:
+        self._scarce.take()
+
+    def binding_deleted(self, vhost: str, binding: Binding, by: str) -> None:
+        self._scarce.take()
+
+
+def with_queues(harness: Harness, count: int) -> Client:
+    client = harness.channel()
+    client.declare_exchange("x", "fanout")
+    for at in range(count):
+        client.declare(f"q{at}", durable=True)
+        client.bind(f"q{at}", "x", "")
+        client.publish("", f"q{at}", b"m", delivery_mode=2)
+    return client
+
+
+@pytest.mark.parametrize("failures", [1, 1000])
+def test_a_vhost_ends_and_leaves_no_message(failures: int) -> None:
+    harness = Harness()
+    with_queues(harness, 3)
+    harness.broker.watchers.add(Forgetful(failures))
+    vhost = harness.vhost
+    harness.broker.administer(VhostDelete("/"))
+    settle_with_defect(harness)
+    for _ in range(40):
+        rest(harness)
+    assert not vhost.queues and not vhost.exchanges
+    assert not harness.indexes, "messages are left in the log"
+    assert VhostDelete("/") in harness.changes
+
+
+def test_all_bindings_of_a_deleted_exchange_go() -> None:
+    harness = Harness()
+    with_queues(harness, 3)
+    harness.broker.watchers.add(Forgetful())
+    source = harness.vhost.exchanges["x"]
+    harness.vhost.delete_exchange(source)
+    settle_with_defect(harness)
+    rest(harness)
+    assert not source.bindings
+
+
+@interpreted
+def test_all_queues_follow_a_policy_also_the_one_at_which_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    with_queues(harness, 3)
+    first = lambda queue, *_: queue.name == "q0"  # noqa: E731
+    monkeypatch.setattr(Queue, "apply_rules", failing(Queue.apply_rules, Scarce(4), first))
+    harness.broker.administer(PolicyPut("/", "p", ".*", "queues", 0, '{"max-length":10}'))
+    settle_with_defect(harness)
+    rest(harness)
+    assert [int(harness.queue(f"q{at}").rules.max_length) for at in (1, 2)] == [10, 10]
+    for _ in range(4):
+        rest(harness)
+    assert harness.queue("q0").rules.max_length == 10
+
+
+# --- publishers and deliveries ----------------------------------------------------------------------------------------
+
+
+@interpreted
+def test_publishers_resume_and_the_one_that_could_not_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    clients = [harness.channel() for _ in range(3)]
+    clients[0].declare("q")
+    harness.broker.set_alarm("memory", True)
+    for client in clients:
+        client.connection.feed(publish_frames("", "q", b"m"))
+    monkeypatch.setattr(jobs, "unblock", failing(unblock, Scarce()))
+    harness.broker.set_alarm("memory", False)
+    with pytest.raises(MemoryError):
+        harness.settle()
+    harness.settle()
+    assert harness.queue("q").ready_count == 2
+
+
+@interpreted
+@pytest.mark.parametrize("asked", [m.BasicNack(0, True, True), None], ids=str)
+def test_a_queue_delivers_again_when_a_return_has_failed(
+    monkeypatch: pytest.MonkeyPatch, asked: m.BasicNack | None
+) -> None:
+    """All deliveries but the one that failed are back, and the queue does not wait for it."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    client.feed(b"".join(publish_frames("", "q", b"%d" % at) for at in range(5)))
+    holder = harness.channel()
+    holder.consume("q")
+    monkeypatch.setattr(Queue, "requeue", failing(Queue.requeue, Scarce()))
+    if asked is None:
+        holder.connection.lost()
+    else:
+        holder.connection.feed(method_frame(1, asked))
+    with pytest.raises(MemoryError):
+        harness.settle()
+    close_broken(holder.connection)  # as the reactor does
+    harness.settle()
+    rest(harness)
+    assert harness.queue("q").ready_count == 4
+    client.feed(method_frame(1, basic_consume("q", "c")))
+    assert harness.queue("q").ready_count == 0, "it delivers nothing"
+
+
+# --- binds ------------------------------------------------------------------------------------------------------------
+
+
+@interpreted
+def test_a_bind_that_has_failed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    client.declare_exchange("h", "x-recent-history")
+    client.publish("h", "", b"remembered")
+    monkeypatch.setattr(Queue, "accept", failing(Queue.accept, Scarce()))
+    other = harness.channel()
+    other.connection.feed(method_frame(1, m.QueueBind(0, "q", "h", "", False, EMPTY)))
+    with pytest.raises(MemoryError):
+        harness.settle()
+    close_broken(other.connection)
+    harness.settle()
+    client.bind("q", "h", "")
+    assert len(harness.vhost.exchanges["h"].bindings) == 1
+
+
+# --- what waits for the end of a turn ---------------------------------------------------------------------------------
+
+
+@interpreted
+def test_events_follow_one_that_could_not_be_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("events")
+    client.bind("events", "amq.rabbitmq.event", "queue.created")
+    monkeypatch.setattr(Queue, "accept", failing(Queue.accept, Scarce()))
+    for name in ("one", "two", "three"):
+        harness.vhost.declare_queue(QueueDeclaration(name, durable=False))
+    settle_with_defect(harness)
+    assert harness.queue("events").ready_count == 2
