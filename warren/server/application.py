@@ -393,15 +393,12 @@ class Application:
         if path is None:
             return
         # Imported only when needed: it brings msgspec.
-        from warren.server.definitions.at_start import load_definitions
+        from warren.server.definitions.at_start import load_definitions, wait_until_durable
 
         skip = self._settings.definitions_skip_if_unchanged
         ticket = await load_definitions(path, self._broker, skip_if_unchanged=skip)
         self._settle()
-        try:
-            await self._management.commit(ticket)
-        except CommitTimeout:
-            raise StartError(f"load_definitions {path}: the message store does not answer") from None
+        await wait_until_durable(path, self._management, ticket, self._asked_to_stop.is_set)
 
     async def _begin_held_links(self) -> None:
         with_links = self._settings.with_links

@@ -159,14 +159,14 @@ class Management:
         self.settle()
         await self.commit(ticket)
 
-    async def commit(self, ticket: int) -> None:
+    async def commit(self, ticket: int, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
         """Wait until the metadata change with this ticket is durable.
 
         Raises:
             CommitTimeout: it is not on disk yet.
         """
         journal = self.broker.journal
-        with trio.move_on_after(COMMIT_TIMEOUT_S) as scope:
+        with trio.move_on_after(timeout_s) as scope:
             while journal.committed_ticket < ticket:
                 await self._committed.wait()
         if scope.cancelled_caught:

@@ -3,7 +3,8 @@
 1. A file that cannot be read or imported keeps the broker from starting; then none of it is imported.
 2. All of the file is committed at once, with its hash. After a crash either the broker has all of it, or the next start
    imports it again.
-3. The import may take away access of any user: an operator who sets this may do everything.
+3. Nobody can connect before it is durable. A start waits for that without a limit, and the log shows the progress.
+4. The import may take away access of any user: an operator who sets this may do everything.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,7 @@ from warren.server.definitions.apply import apply_plan
 from warren.server.definitions.plan import ImportPlan, PlannedChange, make_plan
 from warren.server.definitions.schema import DefinitionsRefused, read_definitions
 from warren.server.logs import get_logger
+from warren.server.management import CommitTimeout, Management
 from warren.server.regular_files import read_regular
 from warren.server.start_errors import StartError
 from warren.vhosts.metadata import GlobalParameterPut
@@ -27,6 +30,7 @@ from warren.vhosts.metadata import GlobalParameterPut
 _FILE_BYTES_MAX: Final = 1 << 30
 _PROBLEMS_SHOWN: Final = 3
 _CONFLICTS_LOGGED: Final = 20
+_PROGRESS_S: Final = 5.0
 
 log = get_logger("definitions")
 
@@ -56,6 +60,19 @@ async def load_definitions(path: Path, broker: Broker, *, skip_if_unchanged: boo
     plan.changes.pop()
     _tell(path, plan)
     return ticket
+
+
+async def wait_until_durable(path: Path, management: Management, ticket: int, is_stopping: Callable[[], bool]) -> None:
+    """Return when the change with that ticket is durable, or the broker has to stop. The file at `path` is imported."""
+    journal = management.broker.journal
+    while not is_stopping():
+        try:
+            await management.commit(ticket, _PROGRESS_S)
+        except CommitTimeout:
+            left = ticket - journal.committed_ticket
+            log.warning("the start waits until definitions are on disk", file=str(path), changes=left)
+        else:
+            return
 
 
 def _tell(path: Path, plan: ImportPlan) -> None:
