@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -77,6 +78,15 @@ class Browsing:
         self._broker = broker
         self._vhosts: Mapping[str, VirtualHost] = broker.vhosts
         self._settle = settle
+
+    def identity(self, queue: QueueRef) -> str:
+        """Return what names a queue in this life of the broker, unlike any other of its name: its places mean the same.
+
+        After a restart other messages may have the numbers of those that were only in memory.
+        """
+        assert isinstance(queue, BaseQueue)
+        life = sha256(self._broker.log.life_id + b"queue").hexdigest()[:16]
+        return f"{life}-{queue.ready.indexes.need_store_id()}"
 
     def cursor_at(self, place: int, *, in_backlog: bool) -> Cursor:
         """Return a cursor that looks at a place first, among messages that came back or in the backlog."""

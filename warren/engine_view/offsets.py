@@ -65,7 +65,7 @@ class Offsets:
         assert isinstance(ref, BaseQueue)
         bounds = (ref.first_offset(), ref.synced_end()) if isinstance(ref, OffsetQueue) else None
         sizes = int(ref.message_count), int(ref.ready.body_bytes)
-        return OffsetsRow(ref.name, ref.rules.queue_type, int(ref.store_id), bounds, *sizes)
+        return OffsetsRow(ref.name, ref.rules.queue_type, self.number(ref), bounds, *sizes)
 
     def readable(self, queues: list[QueueRef], rights: Rights) -> list[QueueRef]:
         """Return those of some queues that a user may read, without those of connections."""
@@ -79,7 +79,7 @@ class Offsets:
     def number(self, queue: QueueRef) -> int:
         """Return the number of a queue in the message store, different from earlier and later ones of its name."""
         assert isinstance(queue, BaseQueue)
-        return int(queue.store_id)
+        return queue.ready.indexes.need_store_id()
 
     def authorized_name(self, queue: QueueRef) -> str:
         """Return the queue that a user must be allowed to read: for claims the queue that they came from."""

@@ -18,12 +18,13 @@ class LaneIndexes:
         self._queue_name = queue_name
         self._durable = durable
 
+    def need_store_id(self) -> int:
+        """Return the name of the queue in the log; from now on it has one."""
+        if self.store_id == 0:
+            self.store_id = self._log.new_queue_id()
+        return self.store_id
+
     def make(self, lane: i64) -> QueueIndex:
         """Begin to store the messages of a lane."""
-        if lane > 0:
-            queue_id = self._log.new_queue_id()
-        else:
-            if self.store_id == 0:
-                self.store_id = self._log.new_queue_id()
-            queue_id = self.store_id
+        queue_id = self._log.new_queue_id() if lane > 0 else self.need_store_id()
         return self._log.new_index(queue_id, self._vhost_name, self._queue_name, lane, not self._durable)

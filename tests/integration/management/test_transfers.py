@@ -67,10 +67,12 @@ def test_messages_move_and_a_consumer_finds_them_new_and_in_order(place: Place, 
     assert drained(channel, "to") == bodies and drained(channel, "from") == []
 
 
-def places(place: Place, queue: str, state: str, *positions: int) -> list[dict[str, int]]:
+def places(place: Place, queue: str, state: str, *positions: int) -> dict[str, Any]:
     """Return how some messages of the queue are named in an order."""
-    found = place.api.get(f"/warren/queues/{place.v}/{queue}/messages?state={state}&count=500")["items"]
-    return [{key: found[at][key] for key in ("lane", "sequence_number") if key in found[at]} for at in positions]
+    page = place.api.get(f"/warren/queues/{place.v}/{queue}/messages?state={state}&count=500")
+    found = page["items"]
+    named = [{key: found[at][key] for key in ("lane", "sequence_number") if key in found[at]} for at in positions]
+    return {"messages": named, "queue_id": page["queue_id"]}
 
 
 def test_only_the_named_messages_move_wherever_in_the_queue_they_are(place: Place, amqp: Connect) -> None:
@@ -88,13 +90,14 @@ def test_only_the_named_messages_move_wherever_in_the_queue_they_are(place: Plac
     place.api.eventually(f"/queues/{place.v}/from", lambda it: it["messages_ready"] == 20)
     # Priority 1 first: 1, 3 … 19, then 0, 2 … 18.
     named = places(place, "from", "ready", 0, 9, 10, 19)
-    begun = begin(place, "from", destination={"queue": "to"}, messages=[*named, named[0]])
+    twice = {**named, "messages": [*named["messages"], named["messages"][0]]}
+    begun = begin(place, "from", destination={"queue": "to"}, **twice)
     assert begun["total"] == 4
     done = ended(place, begun)
     assert (done["state"], done["scanned"], done["transferred"]) == ("done", 4, 4)
     assert sorted(drained(channel, "to"), key=int) == [b"0", b"1", b"18", b"19"]
     assert place.api.get(f"/queues/{place.v}/from")["messages"] == 16
-    again = ended(place, begin(place, "from", destination={"queue": "to"}, messages=named))
+    again = ended(place, begin(place, "from", destination={"queue": "to"}, **named))
     assert (again["state"], again["scanned"], again["transferred"]) == ("done", 0, 0), "they have left"
 
 
@@ -110,14 +113,38 @@ def test_named_parked_messages_move_and_places_that_cannot_be_are_refused(place:
     place.api.eventually(f"/queues/{place.v}/from", lambda it: it["messages_parked"] == 5)
     named = places(place, "from", "parked", 1, 3)
     stale = {"sequence_number": 10**9}
-    done = ended(place, begin(place, "from", state="parked", destination={"queue": "to"}, messages=[*named, stale]))
+    order = {**named, "messages": [*named["messages"], stale]}
+    done = ended(place, begin(place, "from", state="parked", destination={"queue": "to"}, **order))
     assert (done["state"], done["transferred"], done["total"]) == ("done", 2, 3)
     assert drained(channel, "to") == [b"1", b"3"]
     assert place.api.get(f"/queues/{place.v}/from")["messages_parked"] == 3
     wrongs: list[Any] = [[], [stale] * 501, [{"sequence_number": -1}], [{"sequence_number": 0, "lane": 1}], [{}]]
     for wrong in wrongs:
-        status, _, _ = refused(place.api, place, "from", destination={"queue": "to"}, messages=wrong)
+        order = {"messages": wrong, "queue_id": named["queue_id"]}
+        status, _, _ = refused(place.api, place, "from", destination={"queue": "to"}, **order)
         assert status == 400, wrong
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("destination", [{"queue": "to"}, {"origin": True}])
+def test_messages_of_a_queue_that_was_declared_again_are_not_taken_for_those_that_were_seen(
+    place: Place, amqp: Connect, durable: bool, destination: Any
+) -> None:
+    channel: Any = amqp().channel()
+    channel.queue_declare("to")
+    for body in (b"seen", b"another"):
+        channel.queue_delete("from")
+        channel.queue_declare("from", durable=durable)
+        channel.basic_publish("", "from", body)
+        place.api.eventually(f"/queues/{place.v}/from", lambda it: it["messages"] == 1)
+        if body == b"seen":
+            named = places(place, "from", "ready", 0)
+    for order in (named, {"queue_id": named["queue_id"]}):
+        answer = refused(place.api, place, "from", destination=destination, **order)
+        assert answer[:2] == (409, "another_queue")
+    status, _, reason = refused(place.api, place, "from", destination=destination, messages=named["messages"])
+    assert status == 400 and "queue_id" in str(reason)
+    assert drained(channel, "from") == [b"another"]
 
 
 def test_copies_by_filter_and_count_go_to_an_exchange(place: Place, amqp: Connect) -> None:

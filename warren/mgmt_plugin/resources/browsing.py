@@ -167,7 +167,8 @@ def _number(query: dict[str, str], name: str, default: int, least: int, most: in
 class _Page:
     """The messages found so far; the next `skip` that pass the filter are skipped."""
 
-    def __init__(self, call: Call, wanted: Wanted, skip: int) -> None:
+    def __init__(self, call: Call, queue_id: str, wanted: Wanted, skip: int) -> None:
+        self._queue_id = queue_id
         self._hold = call.request.hold
         self._wanted = wanted
         self._skip = skip
@@ -219,6 +220,7 @@ class _Page:
     def answer(self, total: int, *, complete: bool) -> Described:
         """Return the answer."""
         return {
+            "queue_id": self._queue_id,
             "state": self._wanted.state,
             "offset": self._wanted.offset,
             "count": len(self.items),
@@ -285,7 +287,7 @@ class BrowsingHandlers(Handlers):
         cursor = Cursor(first)
         queues = self._view.queues
         in_order = self._view.browsing.is_in_order(queue)
-        page = _Page(call, wanted, 0 if unfiltered else wanted.offset)
+        page = _Page(call, self._view.browsing.identity(queue), wanted, 0 if unfiltered else wanted.offset)
         async for seen in looks(self._view, queue, cursor):
             for each in seen:
                 place: Described = {"sequence_number": each.place & NUMBER_MASK, "lane": each.place >> LANE_SHIFT}
@@ -305,7 +307,7 @@ class BrowsingHandlers(Handlers):
     async def _browse_held(self, call: Call, queue: QueueRef, wanted: Wanted) -> Described:
         lane = STATES[wanted.state]
         assert lane is not None
-        page = _Page(call, wanted, wanted.offset)
+        page = _Page(call, self._view.browsing.identity(queue), wanted, wanted.offset)
         most = HELD_MAX if not wanted.filter.is_open else wanted.offset + wanted.count + 1
         most = min(most, self._view.held.row(queue, lane).messages)
         if most > HELD_MAX:
@@ -323,7 +325,7 @@ class BrowsingHandlers(Handlers):
         return page.answer(count, complete=len(listed) < most or len(listed) >= count)
 
     async def _browse_unacked(self, call: Call, queue: QueueRef, wanted: Wanted) -> Described:
-        page = _Page(call, wanted, wanted.offset)
+        page = _Page(call, self._view.browsing.identity(queue), wanted, wanted.offset)
         complete = True
         for found in self._view.browsing.unacked(queue):
             await give_way()

@@ -3,10 +3,10 @@
 1. Taking a message out of its queue and giving it to the others happens in one frame of the log: after a crash a
    durable message is in exactly one place. Copying leaves the source as it was. Parked messages that are on disk only
    are read once more to be dropped: after a crash in between a message is in both places.
-2. A transfer takes the messages that wait when it begins, or those of them that its order names. It runs in pieces;
-   clients have their turns in between. A message that no queue takes, because it is unroutable or refused, stays in the
-   source. So does an expired one that waits to be dropped. A refusal ends the transfer. A transfer waits while
-   publishers have to wait.
+2. A transfer takes the messages that wait when it begins, or those of them that its order names, with the queue in
+   which they were seen: one that is declared again has others in their places. It runs in pieces; clients have their
+   turns in between. A message that no queue takes, because it is unroutable or refused, stays in the source. So does an
+   expired one that waits to be dropped. A refusal ends the transfer. A transfer waits while publishers have to wait.
 3. Each piece, and each message in it, is published with the permissions that the user has then: to read the queue, to
    write to the exchange, and of a topic exchange the topic permission for the routing key. If the user was deleted, or
    no longer has these permissions, the transfer fails and gives the reason.
@@ -94,7 +94,7 @@ class Place(msgspec.Struct):
 class Order(msgspec.Struct):
     """The order of a transfer, with its target. `rate`: the most messages per second that are looked at.
 
-    `messages`: only these, of which some may have left the queue.
+    `messages`: only these, of which some may have left the queue. `queue_id`: of the queue in which they were seen.
     """
 
     destination: Target
@@ -104,6 +104,7 @@ class Order(msgspec.Struct):
     rate: int | None = None
     filter: Passes = msgspec.field(default_factory=Passes)
     messages: list[Place] | None = None
+    queue_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,6 +520,20 @@ def _places(order: Order, lanes: int) -> list[int] | None:
     return sorted({each.lane << LANE_SHIFT | each.sequence_number for each in order.messages})
 
 
+def _check_queue(view: EngineView, queue: QueueRef, order: Order) -> None:
+    """Make sure that an order is for the queue that its user has looked at: another one has other messages there.
+
+    Raises:
+        HttpError: 400, it names messages without their queue. 409, it is another queue.
+    """
+    if order.queue_id is None:
+        if order.messages is not None:
+            raise bad_request("messages: queue_id is missing, which the list of messages has")
+    elif order.queue_id != view.browsing.identity(queue):
+        text = "the queue was declared again, or the broker has started again: look at its messages again"
+        raise HttpError(409, "another_queue", text)
+
+
 def _check_bounds(order: Order) -> None:
     for name, value, most in (("count", order.count, COUNT_MAX), ("rate", order.rate, RATE_MAX)):
         if value is not None and not 1 <= value <= most:
@@ -543,6 +558,7 @@ class TransferHandlers(Handlers):
         view = self._view
         queue = the_shared_queue(call, view)
         kind = view.offsets.kind(queue)
+        _check_queue(view, queue, order)
         if order.mode not in ("move", "copy"):
             raise bad_request("mode must be move or copy")
         if order.mode == "move" and kind == STREAM:

@@ -69,25 +69,25 @@ async function transfer(vhost, name, order, done) {
   if (state.unroutable > 0) warn(`Stay here, as no queue takes them: ${messages(state.unroutable)}.`);
 }
 
-function sendBack(vhost, name, state, count, limits) {
+function sendBack(vhost, name, state, count, order) {
   return confirmAction({
     title: `Send ${count} back?`,
     text: `Dead letters of ${name} go to the queue where each of them died first. Others stay here.`,
     detail: 'A message that fails again returns here.',
     action: 'Send back',
     danger: false,
-    run: () => transfer(vhost, name, { mode: 'move', state, destination: { origin: true }, ...limits }, 'Sent back'),
+    run: () => transfer(vhost, name, { mode: 'move', state, destination: { origin: true }, ...order }, 'Sent back'),
   });
 }
 
-function MoveDialog({ vhost, name, state, picked, mode, titleId, close }) {
+function MoveDialog({ vhost, name, state, seen, count, mode, titleId, close }) {
   const verb = mode === 'copy' ? 'Copy' : 'Move';
   async function submit(form) {
-    const order = { mode, state, destination: { queue: form.get('queue') }, messages: picked.map(placeOf) };
+    const order = { mode, state, destination: { queue: form.get('queue') }, ...seen };
     await transfer(vhost, name, order, mode === 'copy' ? 'Copied' : 'Moved');
     return true;
   }
-  return html`<${FormDialog} title="${verb} ${messages(picked.length)}" titleId=${titleId} action=${verb} submit=${submit} close=${close}>
+  return html`<${FormDialog} title="${verb} ${messages(count)}" titleId=${titleId} action=${verb} submit=${submit} close=${close}>
     <${NameField} label="To queue" name="queue" required base=${path`queues/${vhost}`} />
   <//>`;
 }
@@ -153,7 +153,9 @@ export function QueueMessages({ vhost, name, stays = false, takes = true }) {
   );
   const [selected, setSelected] = useState(new Set());
   const items = poll.data?.items ?? [];
-  useEffect(() => setSelected(new Set()), [vhost, name, state, offset, JSON.stringify(filter)]);
+  // Another queue of this name has other messages with these numbers.
+  const queueId = poll.data?.queue_id;
+  useEffect(() => setSelected(new Set()), [vhost, name, state, offset, JSON.stringify(filter), queueId]);
   const selectable = takes && TAKEN_FROM.has(state);
   const picked = selectable ? items.filter((item) => selected.has(keyOf(item))) : [];
   const withDeaths = items.some(deathOf);
@@ -163,9 +165,10 @@ export function QueueMessages({ vhost, name, stays = false, takes = true }) {
     setSelected(new Set());
     poll.reload();
   }
-  const sendAll = () => act(sendBack(vhost, name, state, filtered ? 'all that match' : 'all', { filter: { routing_key: query.key ?? '', header: query.header ?? '', body: query.body ?? '' } }));
-  const sendPicked = () => act(sendBack(vhost, name, state, messages(picked.length), { messages: picked.map(placeOf) }));
-  const movePicked = () => act(openDialog(MoveDialog, { vhost, name, state, picked, mode }));
+  const seen = () => ({ messages: picked.map(placeOf), queue_id: queueId });
+  const sendAll = () => act(sendBack(vhost, name, state, filtered ? 'all that match' : 'all', { queue_id: queueId, filter: { routing_key: query.key ?? '', header: query.header ?? '', body: query.body ?? '' } }));
+  const sendPicked = () => act(sendBack(vhost, name, state, messages(picked.length), seen()));
+  const movePicked = () => act(openDialog(MoveDialog, { vhost, name, state, seen: seen(), count: picked.length, mode }));
   function toggle(item) {
     const next = new Set(selected);
     if (!next.delete(keyOf(item))) next.add(keyOf(item));
