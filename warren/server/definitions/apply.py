@@ -1,11 +1,12 @@
-"""Carry out a plan: change memory piece by piece, then commit all changes in one go.
+"""Carry out a plan: make its changes one after the other, with pauses.
 
-1. The journal is held while a plan is applied. After a crash, before or in the middle of the commit, the disk has
-   either all of the plan or nothing of it. A binding whose queue gets remembered messages first follows when it has
-   them: that may wait for memory or the disk, and nobody else could declare anything meanwhile.
+1. Each change is stored as if a client had made it, so nobody else waits. After a crash the disk has the first changes
+   of the plan, and importing it again does the rest. A start holds the journal meanwhile (`whole`), since nobody is
+   there: then the disk has either all of the plan or nothing of it, but for a binding whose queue gets remembered
+   messages first. That may wait for memory or the disk.
 2. In memory the changes are made one after the other, with pauses, so clients may see a part of them for a moment. If
    something has changed since the planning, for instance because a client declared a queue in a pause, the step becomes
-   a conflict; the rest is imported. After a fault of ours in the middle, the earlier steps stay and are committed.
+   a conflict; the rest is imported. After a fault of ours in the middle, the earlier steps stay.
 3. Applying is not cancelled: the import finishes even when the client disconnects. Only the wait for such bindings is.
 """
 
@@ -50,13 +51,17 @@ class Importer:
         return await apply_plan(self._broker, plan, pause, self._settle, by)
 
 
-async def apply_plan(broker: Broker, plan: ImportPlan, pause: Pause, settle: Callable[[], None], by: str = "") -> int:
+async def apply_plan(
+    broker: Broker, plan: ImportPlan, pause: Pause, settle: Callable[[], None], by: str = "", *, whole: bool = False
+) -> int:
     """Do what `plan` says, as the user `by` (``""``: the broker itself); return the ticket to wait for.
 
-    A step that has become impossible is a conflict in `plan` afterwards. `settle` lets the engine finish its turn.
+    `whole`: all of it is in one frame of the log, for which changes of others wait. `settle` lets the engine finish its
+    turn. A step that has become impossible is a conflict in `plan` afterwards.
     """
     journal = broker.journal
-    journal.hold()
+    if whole:
+        journal.hold()
     binds: list[BindJob] = []
     try:
         with trio.CancelScope(shield=True):
@@ -74,7 +79,8 @@ async def apply_plan(broker: Broker, plan: ImportPlan, pause: Pause, settle: Cal
                     settle()
                 await pause()
     finally:
-        journal.release()
+        if whole:
+            journal.release()
         settle()
     for bind in binds:
         while not bind.is_done:

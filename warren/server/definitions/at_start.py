@@ -56,7 +56,7 @@ async def load_definitions(path: Path, broker: Broker, *, skip_if_unchanged: boo
     except DefinitionsRefused as refused:
         raise StartError(f"load_definitions {path}: {'; '.join(_one_line(refused))}") from None
     plan.changes.append(PlannedChange("", "", "", "", step=GlobalParameterPut(DEFINITIONS_HASH, json.dumps(digest))))
-    ticket = await apply_plan(broker, plan, _no_pause, _nothing_to_settle)
+    ticket = await apply_plan(broker, plan, _no_pause, _nothing_to_settle, whole=True)
     plan.changes.pop()
     _tell(path, plan)
     return ticket

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -581,7 +582,7 @@ def test_planning_gives_way_between_items_and_while_it_looks_at_what_is_bound() 
 # --- carrying it out --------------------------------------------------------------------------------------------------
 
 
-def test_everything_is_one_batch_for_the_disk() -> None:
+def test_everything_that_a_start_imports_is_one_batch_for_the_disk() -> None:
     broker = broker_with()
     journal = broker.journal
     disk = MemoryStore(broker)
@@ -596,11 +597,31 @@ def test_everything_is_one_batch_for_the_disk() -> None:
         seen.append(len(broker.vhosts["/"].queues))
 
     planned = of_vhost(broker, {"queues": [queue(str(number)) for number in range(20)]})
-    ticket = trio.run(apply_plan, broker, planned, pause, settle)
+    ticket = trio.run(partial(apply_plan, broker, planned, pause, settle, whole=True))
     assert seen == list(range(1, 21))
     assert journal.last_ticket == journal.committed_ticket == ticket
     assert disk.commits == 1
     assert len(take_durable_changes(broker, disk)) == 20
+
+
+def test_others_declare_durably_while_an_import_is_under_way() -> None:
+    broker = broker_with()
+    disk = MemoryStore(broker)
+
+    def settle() -> None:
+        broker.end_turn()
+        disk.run()
+
+    async def pause() -> None:
+        number = len(broker.vhosts["/"].queues)
+        ticket = broker.vhosts["/"].declare_queue(QueueDeclaration(f"of others {number}", durable=True))
+        settle()
+        assert broker.journal.committed_ticket >= ticket, "it waits for the import"
+
+    planned = of_vhost(broker, {"queues": [queue(str(number)) for number in range(20)]})
+    ticket = trio.run(apply_plan, broker, planned, pause, settle)
+    assert broker.journal.committed_ticket == ticket
+    assert len(take_durable_changes(broker, disk)) == 40
 
 
 def test_what_changes_between_plan_and_import_is_a_conflict_and_the_rest_is_imported() -> None:
@@ -654,7 +675,7 @@ def test_what_is_imported_is_journalled_as_if_it_had_been_declared() -> None:
     apply(broker, of_vhost(broker, document))
     assert journalled(broker) == [
         ExchangePut("/", "x", "topic", auto_delete=False, internal=False, arguments=EMPTY_TABLE, declared_by="root"),
-        QueuePut("/", "q", False, EMPTY_TABLE, 1),
+        QueuePut("/", "q", False, EMPTY_TABLE, 2),  # 1 is the lane of the metadata
         BindingPut("/", "x", "q", "queue", "k", EMPTY_TABLE),
     ]
 
