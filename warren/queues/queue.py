@@ -171,12 +171,8 @@ class Queue(BaseQueue):
         if self.deleted:
             self._answered(delivery)
             return
-        keeper = self.keeper
-        if keeper is not None:
-            if not keeper.takes_back(delivery, failed, delay_ms):
-                return
-        elif delay_ms > 0:
-            self.need_keeper().takes_back(delivery, failed, delay_ms)
+        keeper = self.need_keeper() if delay_ms > 0 else self.keeper
+        if keeper is not None and not keeper.takes_back(delivery, failed, delay_ms):
             return
         message = delivery.message
         self.unacked_count -= 1

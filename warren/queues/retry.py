@@ -93,23 +93,25 @@ class Retries:
         """
         if self.counts:
             return self._count(delivery, failed, delay_ms, now_ms)
-        if delay_ms > 0:
+        if delay_ms > 0 and self._may_store_again(delivery.sequence_number):
             self._forget(delivery)
             self._lanes.hold(_tried(delivery.message), now_ms + delay_ms)
             return False
         return True
 
-    def _is_stored(self, place: i64) -> bool:
-        """Tell whether the log has the message at `place`, in a batch that is closed."""
+    def _may_store_again(self, place: i64) -> bool:
+        """Tell whether the message at `place` may be stored again, or is not in a closed batch of the log."""
+        if self._lanes.log.own.may_store_returns():
+            return True
         index = self._queue.ready.index_of(place >> LANE_SHIFT)
-        return index is not None and index.lsn_of(place & NUMBER_MASK) != 0
+        return index is None or index.lsn_of(place & NUMBER_MASK) == 0
 
     def _count(self, delivery: Delivery, failed: bool, delay_ms: i64, now_ms: i64) -> bool:
         message = self._maybe_counted(delivery.message, failed)
         if message is None:
             self._give_up(delivery)
             return False
-        if self._lanes.log.own.may_store_returns() or not self._is_stored(delivery.sequence_number):
+        if self._may_store_again(delivery.sequence_number):
             if delay_ms < 0 and not _is_known_by_place(delivery):
                 delay_ms = self._delay_ms(message, failed)
             if delay_ms > 0:

@@ -9,6 +9,7 @@ from durable_harness import DurableHarness
 
 from warren.amqp.field_table import Table, encode_table
 from warren.msgstore.log.message import Envelope, Message, build_message
+from warren.queues.lanes import DELAYED
 from warren.queues.retry import COUNT_MAX, DELIVERY_COUNT, RETURN_COUNT, count_of
 
 
@@ -45,3 +46,24 @@ def test_a_quorum_queue_stores_all_whatever_their_mode(mode: int | None, headers
     got = harness.channel().get("q")
     assert got is not None and got.content is not None
     assert got.content.properties.delivery_mode == mode, "as it was published"
+
+
+def test_a_return_with_a_delay_comes_back_at_once_while_the_disk_is_short() -> None:
+    """As a counted one does: nothing would be stored again, and the message is on the disk already."""
+    harness = DurableHarness()
+    client = harness.channel()
+    client.declare("q", durable=True)
+    client.publish("", "q", b"m", delivery_mode=2)
+    harness.write()
+    got = client.get("q")
+    assert got is not None
+    queue = harness.plain_queue("q")
+    log = harness.broker.log
+    log.own.disk_is_short = True
+    delivery = client.connection.channels[1].ledger.take(1, False)
+    queue.requeue(delivery[0], delay_ms=1000)
+    assert (queue.ready_count, queue.held(DELAYED)) == (1, None) and log.batch.row_bytes == 0
+    log.own.disk_is_short = False
+    again = queue.ready.take_next()
+    queue.ready.put_back(again, queue.ready.next_place)
+    assert again.body() == b"m" and queue.ready.next_redelivered
