@@ -449,9 +449,9 @@ class Publisher:
         taken = len(queues) > 0 or (effects is not None and effects.has_takers())
         if not taken or outcome == REFUSED:
             return
-        stored = effects is not None and effects.stores()
+        stored = message.persistent and effects is not None and effects.stores()
         for queue in queues:
-            stored = stored or queue.stores
+            stored = stored or queue.will_store(message)
         seen.add(keys, message, stored)
 
 

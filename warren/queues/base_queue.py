@@ -224,7 +224,7 @@ class BaseQueue(Receiver):
                 if origin == CHANNEL:
                     self.refused += 1
                 return REPEATED
-            seen.add(keys, message, self.stores)
+            seen.add(keys, message, self.will_store(message))
         self.published += 1
         if origin != CHANNEL:
             self.not_by_channels += 1

@@ -126,6 +126,9 @@ class Queue(BaseQueue):
     def _delay(self, message: Message, until_ms: i64) -> None:
         self.need_keeper().hold(message, until_ms)
 
+    def will_store(self, message: Message) -> bool:
+        return self.stores and (message.persistent or self.rules.is_quorum)
+
     def publish_steps(self) -> i64:
         return 1 if self.keeper is None else RULED_STEPS
 

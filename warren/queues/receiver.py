@@ -57,6 +57,10 @@ class Receiver(Destination):
         """Take a routed message that must not be delivered before `until_ms`, and return what `accept` does."""
         raise AssertionError("overridden")
 
+    def will_store(self, message: Message) -> bool:
+        """Tell whether `message` goes into the log if it is taken."""
+        return self.stores and message.persistent
+
     def publish_steps(self) -> i64:
         """Return the steps that a message counts that comes to it, or comes back, in work of several turns."""
         return 1

@@ -104,7 +104,7 @@ class RuleKeeper(Timer):
             queue.not_by_channels += 1
         self._add(self.retries.as_kept(message))
         if seen is not None and keys is not None:
-            seen.add(keys, message, queue.stores)
+            seen.add(keys, message, queue.will_store(message))
         return ACCEPTED
 
     def hold(self, message: Message, until_ms: i64) -> None:

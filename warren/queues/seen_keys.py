@@ -14,7 +14,7 @@
 1. Only accepted messages are remembered, in the batch of the log that has the message: after a crash both are there, or
    neither. A refused publish is not remembered; on an exchange that is one that any queue refused, or that was not
    routed.
-2. A key is as durable as its message: it is in the log when a durable queue has a persistent message or, on a durable
+2. A key is as durable as its message: it is in the log when a durable queue stores the message or, on a durable
    exchange, when any of the queues would store it. A message whose key a restart loses may come again.
 3. A confirm waits until the key is on disk, that of a repetition as well: the first may still be on its way there.
 4. A repetition does not prolong anything. When there are too many keys the oldest goes; among producers the one that
@@ -172,10 +172,10 @@ class SeenKeys(Timer):
         return True
 
     def add(self, keys: MessageKeys, message: Message, stored: bool) -> None:
-        """Remember `message`, which was accepted just now; `stored`: it goes into the log if it is persistent."""
+        """Remember `message`, which was accepted just now; `stored`: it goes into the log."""
         if self._keys.is_closed:
             return  # its exchange was deleted while the message was on its way to very many queues
-        stored = stored and self._durable and message.persistent
+        stored = stored and self._durable
         if stored:
             message.awaits_batch = True
         if keys.key:

@@ -113,6 +113,9 @@ class Stream(OffsetQueue):
             self.not_by_channels += 1
         return outcome
 
+    def will_store(self, message: Message) -> bool:
+        return message.persistent or message.due_ms == 0
+
     def _take(self, message: Message) -> i64:
         seen = self.seen
         keys = None if seen is None else seen.keys_of(message)

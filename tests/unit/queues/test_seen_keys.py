@@ -5,7 +5,8 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-from engine_harness import content_frames
+from durable_harness import DurableHarness
+from engine_harness import content_frames, exchange_declare
 from mypy_extensions import i64
 from seen_keys_view import maybe_sequence, maybe_until_ms, producers
 from stored_log import StoredLog, entries
@@ -16,7 +17,7 @@ from warren.amqp.field_table import Table, Timestamp, encode_table
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues import record_lane, seen_keys
-from warren.queues.lanes import PRODUCERS, SEEN_KEYS
+from warren.queues.lanes import DELAYED, PRODUCERS, SEEN_KEYS
 from warren.queues.rules import QueueRules
 from warren.queues.seen_keys import SeenKeys, exchange_rules, key_bytes
 from warren.queues.timers import NEVER, WORKED_MAX, Timer, TimerQueue
@@ -59,7 +60,7 @@ class Remembered:
             return True
         if self.seen.drops(keys, published):
             return False
-        self.seen.add(keys, published, True)
+        self.seen.add(keys, published, published.persistent)
         return True
 
     def key(self, key: object, *, persistent: bool = True) -> bool:
@@ -359,7 +360,7 @@ def test_confirms_wait_for_what_is_stored() -> None:
         keys = remembered.seen.keys_of(each)
         assert keys is not None
         if not remembered.seen.drops(keys, each):
-            remembered.seen.add(keys, each, True)
+            remembered.seen.add(keys, each, each.persistent)
     assert [each.awaits_batch for each in (transient, stored, repetition)] == [False, True, True]
     assert remembered.records() == 1
 
@@ -372,7 +373,7 @@ def test_nothing_is_stored_for_what_does_not_survive_a_restart() -> None:
         keys = seen.keys_of(published)
         assert keys is not None
         if not seen.drops(keys, published):
-            seen.add(keys, published, True)
+            seen.add(keys, published, published.persistent)
         assert not published.awaits_batch
     assert seen.dropped == 1
     assert log.log.indexes == {}
@@ -640,3 +641,35 @@ def test_timers_count_the_keys_that_expire() -> None:
     assert remembered.keys() == [] and not called
     remembered.pass_time(0)
     assert called
+
+
+@pytest.mark.parametrize("kind", ["quorum", "stream"])
+@pytest.mark.parametrize("of", ["queue", "exchange"])
+def test_the_key_of_a_transient_message_is_stored_where_the_message_is(kind: str, of: str) -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    drops: Table = {"x-message-deduplication": True}
+    client.declare("q", durable=True, arguments={"x-queue-type": kind} | (drops if of == "queue" else {}))
+    arguments = drops if of == "exchange" else {}
+    client.call(1, exchange_declare("x", "fanout", durable=True, arguments=arguments))
+    client.bind("q", "x")
+    header = encode_table({"x-deduplication-header": "k"})
+    client.publish("x", "", b"m", headers=header)
+    harness.write()
+    harness = harness.restart(clean=False)
+    harness.channel().publish("x", "", b"again", headers=header)
+    harness.settle()
+    assert harness.queue("q").ready_count == 1
+
+
+def test_the_key_of_a_delayed_transient_message_is_stored_where_the_message_is() -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    client.declare("q", durable=True, arguments={"x-queue-type": "quorum", "x-message-deduplication": True})
+    client.publish("", "q", b"m", headers=encode_table({"x-deduplication-header": "k", "x-delay": 60_000}))
+    harness.write()
+    harness = harness.restart(clean=False)
+    harness.channel().publish("", "q", b"again", headers=encode_table({"x-deduplication-header": "k"}))
+    harness.settle()
+    held = harness.plain_queue("q").held(DELAYED)
+    assert held is not None and (held.count, harness.queue("q").ready_count) == (1, 0)
