@@ -75,6 +75,8 @@ SHAPES: Final = (
     (100, 100, 100, 2),
     (1000, 2, 1000, 1000),
     (1000, 1000, 1000, 2),
+    (10000, 100, 100, 100),
+    (10000, 1000, 1000, 10),
 )
 FLOWS: Final = tuple(Flow(*shape, durable=durable) for durable in (False, True) for shape in SHAPES)
 

@@ -5,8 +5,10 @@
 
 1. The routes of a cache belong to one version of the vhost's topology. Routes of an older version are dropped at the
    next look-up, and by `RouteMemory.tick` when no look-up comes: they would keep deleted queues in memory.
-2. Caches count bytes, not entries: one route may have very many queues. A cache above `CACHE_BYTES_MAX` is emptied;
-   above `BYTES_MAX` in all, the cache that has been in use for longest is emptied.
+2. Caches count bytes, not entries: one route may have very many queues. A route that finds its cache full takes the
+   place of one or a few others, chosen by its hash: a program that publishes to more queues than fit, in turn, still
+   finds part of them. If that is not enough the cache is emptied. Above `BYTES_MAX` in all, the cache that has been in
+   use for longest is emptied.
 3. Routes of one exchange with equal queues share one list.
 4. The argument bytes are looked up where they lie in the read buffer (`RouteCache.maybe_at`): neither a copy of them
    nor an object is made. A route has one of two places for that, chosen by all of its bytes. Where others have taken
@@ -17,6 +19,8 @@
 7. Reply queues are not part of the topology: at the end of one, its routes are void at once
    (`RouteMemory.end_of_replies`). The entries stay in their caches until these are emptied. Names of reply queues are
    never used again.
+8. To free a route takes longer than to void it, and a full cache has 15,000. So what an emptied cache had is freed
+   little by little: two routes for each that is added, and some in each tick.
 """
 
 from __future__ import annotations
@@ -32,7 +36,11 @@ from warren.queues.receiver import Receiver
 from warren.vhosts.virtual_host import VirtualHost
 
 BYTES_MAX: Final = 32 << 20
-CACHE_BYTES_MAX: Final = 4 << 20
+CACHE_BYTES_MAX: Final = 12 << 20
+# Places in which a new route looks for others to forget.
+LOOKED_FOR_ROOM: Final = 512
+FREED_FOR_NEW: Final = 2
+FREED_IN_TICK: Final = 2000
 # The size of a route besides its arguments, which it holds four times: as the key, and as names and bytes of its
 # envelope. It includes the route's part of the places.
 ROUTE_BYTES: Final = 664
@@ -187,6 +195,8 @@ class RouteCache:
             list_cost = 0
         cost += list_cost
         if self.bytes + cost > CACHE_BYTES_MAX:
+            self._make_room(cost, arguments)
+        if self.bytes + cost > CACHE_BYTES_MAX:
             self.drop()
             cost += LIST_BYTES + QUEUE_BYTES * len(route.queues) - list_cost
         if cost > CACHE_BYTES_MAX:
@@ -197,6 +207,28 @@ class RouteCache:
         self._give_place(route)
         self.bytes += cost
         self.memory.grown(self, cost)
+
+    def _make_room(self, cost: i64, arguments: bytes) -> None:
+        """Forget some routes for a new one (2). Their lists stay counted: other routes may have them."""
+        places = self._places
+        count: i64 = len(places)
+        if count == 0 or len(arguments) < 4:
+            return
+        place: i64 = _place_of(arguments, 0, len(arguments))
+        looked: i64 = 0
+        while looked < LOOKED_FOR_ROOM and self.bytes + cost > CACHE_BYTES_MAX:
+            at: i64 = (place + looked) & (count - 1)
+            route = places[at]
+            looked += 1
+            if route is None:
+                continue
+            places[at] = None
+            del self.routes[route.arguments]
+            route.queues = []
+            route.cacheable = False
+            size: i64 = ROUTE_BYTES + 4 * len(route.arguments)
+            self.bytes -= size
+            self.memory.bytes -= size
 
     def is_stale(self) -> bool:
         """Tell whether the topology has changed since."""
@@ -211,6 +243,7 @@ class RouteCache:
         for route in self.routes.values():
             route.queues = nothing
             route.cacheable = False
+        self.memory.dropped.append(self.routes)
         self.routes = {}
         self._places = _NO_PLACES
         self._lists = {}
@@ -225,11 +258,14 @@ class RouteMemory:
         self.bytes: i64 = 0
         self._used: dict[RouteCache, None] = {}  # those that hold something, the one to look at first in front
         self._to_replies: dict[Receiver, list[Route]] = {}
+        self.dropped: list[dict[bytes, Route]] = []  # void, yet to be freed (8)
 
     def grown(self, cache: RouteCache, cost: i64) -> None:
         """A cache has taken `cost` bytes."""
         self._used[cache] = None
         self.bytes += cost
+        if self.dropped:
+            self._free(FREED_FOR_NEW)
         while self.bytes > BYTES_MAX:
             self._first().drop()
 
@@ -240,6 +276,7 @@ class RouteMemory:
 
     def tick(self) -> None:
         """Drop the routes of topologies that have changed. Call about twice a second."""
+        self._free(FREED_IN_TICK)
         for _ in range(min(len(self._used), LOOKED_AT_MAX)):
             cache = self._first()
             if cache.is_stale():
@@ -252,6 +289,16 @@ class RouteMemory:
         """Empty all caches: memory is short."""
         while self._used:
             self._first().drop()
+        self.dropped.clear()
+
+    def _free(self, count: i64) -> None:
+        while count > 0 and self.dropped:
+            routes = self.dropped[len(self.dropped) - 1]
+            if not routes:
+                self.dropped.pop()
+                continue
+            routes.popitem()
+            count -= 1
 
     def may_remember(self, route: Route, replies: Receiver) -> bool:
         """Note a route to a reply queue, to void it at the end of the queue; False: it must not be remembered."""

@@ -44,7 +44,7 @@ def test_routes_of_a_fanout_exchange_share_one_list() -> None:
     assert cache.bytes < QUEUES * 8 + 50 * 1000
 
 
-def test_a_cache_is_emptied_above_its_bytes() -> None:
+def test_a_cache_has_at_most_its_bytes() -> None:
     """(2)"""
     harness, client = fan_out(1)
     keys = 2 * CACHE_BYTES_MAX // 600
@@ -53,7 +53,45 @@ def test_a_cache_is_emptied_above_its_bytes() -> None:
         cache = cache_of(harness)
         assert 0 < cache.bytes <= CACHE_BYTES_MAX
         assert harness.broker.access.routes.bytes == cache.bytes
-    assert len(cache.routes) < keys / 2 + 500
+    assert keys / 4 < len(cache.routes) < keys / 2 + 500
+
+
+def test_a_publisher_to_more_queues_in_turn_than_fit_finds_many_of_them() -> None:
+    """(2)"""
+    harness, client = fan_out(1)
+    keys = 5 * CACHE_BYTES_MAX // (4 * (route_cache.ROUTE_BYTES + 80))
+    cache = cache_of(harness)
+    for _ in range(2):
+        publish_keys(client, "", range(keys))
+    remembered = set(cache.routes)
+    publish_keys(client, "", range(keys))
+    assert len(remembered & set(cache.routes)) > keys / 2
+    assert all(route.cacheable for route in cache.routes.values())
+
+
+def test_routes_with_lists_of_their_own_empty_the_cache_when_it_is_full() -> None:
+    """(2): lists stay counted when their routes are forgotten."""
+    harness, client = fan_out()
+    cache = cache_of(harness)
+    keys = 2 * CACHE_BYTES_MAX // (route_cache.ROUTE_BYTES + 80 + 8 * QUEUES)
+    for number in range(keys):
+        client.publish("amq.fanout", f"a {number}")
+        cache._lists.clear()
+        assert cache.bytes <= CACHE_BYTES_MAX
+    assert 0 < len(cache.routes) < keys
+
+
+def test_routes_of_an_emptied_cache_are_freed_little_by_little() -> None:
+    """(8)"""
+    harness, client = fan_out(1)
+    publish_keys(client, "", range(100))
+    memory = harness.broker.access.routes
+    cache_of(harness).drop()
+    assert [len(routes) for routes in memory.dropped] == [100]
+    publish_keys(client, "", range(10))
+    assert [len(routes) for routes in memory.dropped] == [80]
+    harness.broker.tick(1.0)
+    assert memory.dropped == []
 
 
 def test_all_caches_together_are_bounded_and_the_oldest_is_emptied() -> None:
@@ -67,7 +105,7 @@ def test_all_caches_together_are_bounded_and_the_oldest_is_emptied() -> None:
         client.open(1)
         clients.append(client)
     for number, client in enumerate(clients):
-        # 3 of 4 MiB each.
+        # Three quarters of a full cache each.
         publish_keys(client, "", range(3 * CACHE_BYTES_MAX // 4 // (route_cache.ROUTE_BYTES + 80)))
         assert cache_of(harness, f"user{number}").bytes > CACHE_BYTES_MAX // 2
         assert harness.broker.access.routes.bytes <= BYTES_MAX
