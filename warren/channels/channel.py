@@ -23,6 +23,7 @@ from warren.amqp.errors import (
     ChannelException,
     ConnectionException,
 )
+from warren.channels.bind_in_alarm import AlarmWait, WaitingBind
 from warren.channels.channel_confirms import ChannelConfirms
 from warren.channels.consuming import cancel, cancel_by_broker, consume, get, limit_prefetch
 from warren.channels.content_channel import ContentChannel
@@ -30,10 +31,12 @@ from warren.channels.jobs import ReturnRun
 from warren.channels.session import signed_tag
 from warren.channels.transaction import tx_commit, tx_rollback, tx_select
 from warren.msgstore.log.message import Message
+from warren.msgstore.log.own_writes import NOTHING
 from warren.queues.delivery import Consumer, DeliveryLedger
 
 if TYPE_CHECKING:
     from warren.channels.connection import Connection
+    from warren.exchanges.exchange import BindJob
 
 
 class Channel(ContentChannel):
@@ -43,7 +46,28 @@ class Channel(ContentChannel):
         unacked_max = connection.broker.limits.unacked_per_channel_max
         ledger = DeliveryLedger(number, connection.turns, connection.login.frame_max_bytes, unacked_max)
         super().__init__(connection, number, ledger)
+        self.waiting_bind: WaitingBind | None = None  # it may be over
         self._sender: Connection = connection
+
+    def begin_bind(self, bind: BindJob) -> None:
+        own = self.shared.log.own
+        if bind.need() == NOTHING or not (own.memory_is_short or own.disk_is_short):
+            super().begin_bind(bind)
+            return
+        waiting = WaitingBind(self.connection, bind)
+        self.waiting_bind = waiting
+        self.connection.broker.work.begin(waiting)
+
+    def has_to_wait(self, method: Any) -> bool:
+        """Tell whether `method` has to wait for a bind, and have it wait."""
+        bind = self.waiting_bind
+        if bind is None or settles(method):
+            return False
+        self.waiting_bind = None
+        if bind.is_over:
+            return False
+        self.connection.begin(AlarmWait(bind))
+        return True
 
     def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
         """Send a reply, not before the metadata change `ticket` and the log's `batch` are on disk."""
@@ -135,3 +159,8 @@ class Channel(ContentChannel):
             )
         if not method.no_wait:
             self.reply(m.ConfirmSelectOk())
+
+
+def settles(method: Any) -> bool:
+    """Tell whether `method` only takes deliveries back: it has no reply and must never wait."""
+    return isinstance(method, m.BasicAck | m.BasicNack | m.BasicReject | m.BasicCancelOk)

@@ -41,7 +41,7 @@ from warren.amqp.methods import (
 )
 from warren.channels.access import Principal, Usage
 from warren.channels.back_pressure import block_publisher
-from warren.channels.channel import Channel
+from warren.channels.channel import Channel, settles
 from warren.channels.connection_states import AWAIT_HEADER, CLOSING, ENDED, RUNNING
 from warren.channels.consuming import may_get
 from warren.channels.content_channel import EXPECT_HEADER, EXPECT_METHOD, ContentChannel
@@ -144,7 +144,9 @@ class Connection(FrameConnection):
             self.at_method = BASIC_PUBLISH  # the error belongs to the publish under way
             raise ConnectionException(UNEXPECTED_FRAME, text)
         method = decode_method(data, start, end)
-        if self.outbox.waiting_bytes() > self.broker.limits.outbox_hard_bytes and not _settles(method):
+        if channel.waiting_bind is not None and channel.has_to_wait(method):
+            return False
+        if self.outbox.waiting_bytes() > self.broker.limits.outbox_hard_bytes and not settles(method):
             # A peer that does not read its replies is not read for more requests.
             self.pause_for_outbox()
             return False
@@ -158,7 +160,7 @@ class Connection(FrameConnection):
                 return False
             handle_topology(channel, method)
             return True
-        if self._gate.is_shut() and not _settles(method):
+        if self._gate.is_shut() and not settles(method):
             self.pause(PAUSED_COMMIT)
             return False
         if isinstance(method, m.BasicGet) and not may_get(channel, method.queue):
@@ -348,8 +350,3 @@ class Connection(FrameConnection):
         elif method_id == CONNECTION_CLOSE:
             self.send_event(0, m.ConnectionCloseOk())
             self.end()
-
-
-def _settles(method: Any) -> bool:
-    """Tell whether `method` only takes deliveries back: it has no reply and must never wait."""
-    return isinstance(method, m.BasicAck | m.BasicNack | m.BasicReject | m.BasicCancelOk)

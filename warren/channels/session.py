@@ -42,6 +42,7 @@ from warren.vhosts.virtual_host import VirtualHost
 
 if TYPE_CHECKING:
     from warren.channels.peer import Peer
+    from warren.exchanges.exchange import BindJob
 
 # States: open for commands, and closed by us. A protocol may have others between them.
 SESSION_OPEN: Final = 0
@@ -160,6 +161,10 @@ class Session:
                 raise ChannelException(NOT_FOUND, "no previously declared queue")
             return self.last_queue
         return name
+
+    def begin_bind(self, bind: BindJob) -> None:
+        """Do the job of a queue.bind."""
+        self.connection.begin(bind)
 
     def reply_when_done(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
         """`reply` when all jobs of the connection are done."""

@@ -501,7 +501,7 @@ def _queue_bind(channel: Session, method: m.QueueBind) -> None:
     else:
         # The messages that the queue gets at once are paid for here, as a publish pays for its queues; the rest waits.
         channel.connection.units_left -= min(bind.units(), i64(AT_ONCE_STEPS))
-        channel.connection.begin(bind)
+        channel.begin_bind(bind)
 
 
 def _queue_unbind(channel: Session, method: m.QueueUnbind) -> None:

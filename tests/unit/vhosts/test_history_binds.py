@@ -267,6 +267,54 @@ def test_a_queue_is_bound_at_once_when_there_is_nothing_to_bring(harness: Harnes
     assert len(list(harness.vhost.bindings())) == 1
 
 
+@pytest.mark.parametrize("resource", ["memory", "disk"])
+def test_acks_and_other_channels_do_not_wait_for_a_bind_in_an_alarm(
+    harness: Harness, publisher: Client, consumer: Client, resource: str
+) -> None:
+    consumer.declare("jobs")
+    publisher.feed(b"".join(publish_frames("", "jobs", body) for body in numbers(0, 3)))
+    consumer.open(2)
+    for number in (1, 2):
+        consumer.send(number, m.BasicQos(0, 1, False))
+        consumer.pick(m.BasicQosOk)
+    consumer.consume("jobs", "one")
+    consumer.deliveries()
+    harness.broker.set_alarm(resource, True)
+    consumer.send(1, m.QueueBind(0, "q", "h", "", False, EMPTY), m.BasicAck(1, False))
+    assert consumer.bodies() == [b"1"], "the ack waits for the bind"
+    consumer.send(1, m.BasicNack(2, False, False))
+    assert consumer.bodies() == [b"2"]
+    consumer.send(2, m.QueueDeclare(0, "q", True, False, False, False, False, EMPTY))
+    assert consumer.expect(m.QueueDeclareOk).message_count == 0
+    consumer.send(1, m.QueueUnbind(0, "q", "h", "", EMPTY))
+    consumer.nothing()
+    consumer.send(2, m.QueueDeclare(0, "q", True, False, False, False, False, EMPTY))
+    consumer.nothing()
+    harness.broker.set_alarm(resource, False)
+    harness.settle()
+    answers = [type(each.method) for each in consumer.take()]
+    assert answers == [m.QueueBindOk, m.QueueUnbindOk, m.QueueDeclareOk]
+    assert received(harness) == numbers(0, MANY)
+    assert consumer.connection.paused == 0
+
+
+def test_a_client_that_leaves_in_an_alarm_gives_its_messages_back_at_once(
+    harness: Harness, publisher: Client, consumer: Client
+) -> None:
+    publisher.declare("jobs")
+    publisher.publish("", "jobs", b"1")
+    consumer.consume("jobs")
+    harness.broker.set_alarm("disk", True)
+    consumer.send(1, m.QueueBind(0, "q", "h", "", False, EMPTY))
+    consumer.connection.lost()
+    harness.settle()
+    assert harness.queue("jobs").ready_count == 1
+    harness.broker.set_alarm("disk", False)
+    harness.settle()
+    assert history(harness).pending == {}
+    assert len(list(harness.vhost.bindings())) == 1
+
+
 def test_an_import_whose_bind_waits_for_the_disk_keeps_nobody_else_waiting(
     harness: Harness, publisher: Client, consumer: Client
 ) -> None:
