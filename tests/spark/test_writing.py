@@ -234,6 +234,24 @@ def test_overwriting_empties_the_queue_only_when_that_is_asked_for(
     assert take_all(publisher, name) == once(10)
 
 
+def test_overwriting_that_fails_leaves_the_messages_and_an_empty_frame_leaves_none(
+    spark: SparkSession, publisher: Publisher, name: str
+) -> None:
+    publisher.queue(name, 5, **{"x-max-length": 6, "x-overflow": "reject-publish"})
+
+    def overwrite(rows: int) -> None:
+        writer = numbered(spark, rows).write.format("warren").options(managementUrl=publisher.url, queue=name)
+        writer.options(truncate="true", commitTimeout="1s").mode("overwrite").save()
+
+    with pytest.raises(PySparkException, match="has no room for the whole batch"):
+        overwrite(7)
+    assert publisher.depth(name) == 5
+    overwrite(6)
+    assert publisher.depth(name) == 6
+    overwrite(0)
+    assert publisher.depth(name) == 0
+
+
 def test_what_cannot_be_written_is_refused_before_anything_runs(
     spark: SparkSession, publisher: Publisher, name: str
 ) -> None:

@@ -6,6 +6,7 @@
 1. Both take steps, and may take several turns. Promised room counts as if the messages waited in the queue already, so
    other publishers cannot use it meanwhile; promised messages are let in even if the limit has been lowered since.
 2. A deleted queue takes nothing. A queue that takes every publish (`maybe_room` is None) is neither counted nor asked.
+   A queue that the commit purges first has room as if it were empty.
 3. A commit that is done at once needs no promise. One that takes turns has promises, and holds the batch of the log: so
    only one at a time has.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
+from warren.queues.base_queue import BaseQueue
 from warren.queues.long_work import Steps
 from warren.queues.receiver import Receiver, Room
 
@@ -36,9 +38,11 @@ class CommitCheck:
     """The check of one batch. `mandatory`: do not publish unroutable ones. `is_promised`: queues keep room until `end`.
 
     `unroutable`: the number of publishes that no queue would get. `full_queue`: one that would refuse some, or None.
+    `purged`: the queue that is purged in the same commit, before the messages come.
     """
 
-    def __init__(self, *, mandatory: bool) -> None:
+    def __init__(self, *, mandatory: bool, purged: BaseQueue | None = None) -> None:
+        self.purged: BaseQueue | None = purged
         self.unroutable: i64 = 0
         self.full_queue: Receiver | None = None
         self.is_promised: bool = False
@@ -149,7 +153,13 @@ class CommitCheck:
             queue = asked[self._next_asked]
             share = self._shares[queue]
             if not queue.deleted:
-                if not share.room.has_space_for(share.messages, share.body_bytes):
+                messages: i64 = share.messages
+                body_bytes: i64 = share.body_bytes
+                purged = self.purged
+                if purged is not None and queue is purged:
+                    messages -= purged.ready_count
+                    body_bytes -= purged.ready_bytes
+                if not share.room.has_space_for(messages, body_bytes):
                     self.full_queue = queue
                     return True
                 if self.is_promised:

@@ -240,8 +240,9 @@ class Commit(Job):
     that is under way (`SeenKeys` (8)).
 
     If `check` does not pass, the commit is rolled back and answered with tx.rollback-ok: publishes are forgotten, and
-    the channel has to put back the answered deliveries. `note` is called when all of it is done and nothing was
-    refused: records that it stores are in the same commit. `ahead`: the contents that are written before it begins.
+    the channel has to put back the answered deliveries. If it passes, its queue is purged before all else. `note` is
+    called when all of it is done and nothing was refused: records that it stores are in the same commit. `ahead`: the
+    contents that are written before it begins.
     """
 
     def __init__(
@@ -331,6 +332,8 @@ class Commit(Job):
                 else:
                     self._give_back()
                 return True
+            if check.purged is not None and not check.purged.deleted:
+                check.purged.purge()
         if self._ahead is not None:
             log.ahead_file.attach(self._ahead)
             self._ahead = None

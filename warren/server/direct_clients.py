@@ -18,12 +18,15 @@ from warren.amqp import methods as m
 from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException
 from warren.amqp.properties import BasicProperties
+from warren.channels.access import READ
 from warren.channels.commit_check import CommitCheck
 from warren.channels.direct_session import DirectSession, Publish, StagedPublishes
 from warren.channels.direct_session import Got as Got
 from warren.channels.direct_session import Published as Published
 from warren.channels.transaction import commit_checked
+from warren.queues.base_queue import BaseQueue
 from warren.queues.long_work import Steps
+from warren.queues.queue import Queue
 
 SHORT_TEXT_BYTES_MAX: Final = 255
 STEPS_AT_ONCE: Final = 4096  # of a check, without giving way
@@ -152,24 +155,40 @@ class DirectClient:
             found[each.exchange.name] = None
         return len(publishes), list(found)
 
-    async def try_out(self, *, mandatory: bool) -> Checked:
-        """Return what a commit would come to; the transaction stays as it is."""
+    async def try_out(self, *, mandatory: bool, purged: str | None = None) -> Checked:
+        """Return what a commit would come to; the transaction stays as it is.
+
+        Raises:
+            ChannelException, ConnectionException: the queue `purged` is not there, or may not be purged.
+        """
         assert self.session.transaction is not None
-        check = CommitCheck(mandatory=mandatory)
+        check = CommitCheck(mandatory=mandatory, purged=self._maybe_purgeable(purged))
         while not check.go_on(self.session.transaction.publishes, Steps(STEPS_AT_ONCE)):
             await trio.lowlevel.checkpoint()
         return _checked(check, self.session.vhost.name)
 
-    async def commit(self, note: Callable[[int], None], *, mandatory: bool) -> Checked | None:
+    def _maybe_purgeable(self, name: str | None) -> BaseQueue | None:
+        if name is None:
+            return None
+        self.session.authorize(READ, "queue", name)
+        queue = self.session.vhost.queue(name, self._peer)
+        if not isinstance(queue, Queue):
+            raise queue.refusal("queue.purge")
+        return queue
+
+    async def commit(
+        self, note: Callable[[int], None], *, mandatory: bool, purged: str | None = None
+    ) -> Checked | None:
         """Commit the transaction, and wait until it is written, as a client's tx.commit does; else return why not.
 
         `note` is called with the number of unroutable messages, and logged in the same frame as the transaction. A
-        commit to very many queues takes several turns.
+        commit to very many queues takes several turns. `purged`: a queue whose messages go in that frame, before the
+        new ones come.
 
         Raises:
             ChannelException, ConnectionException: it was refused; `note` was not done.
         """
-        check = CommitCheck(mandatory=mandatory)
+        check = CommitCheck(mandatory=mandatory, purged=self._maybe_purgeable(purged))
         if self.session.is_open():
             assert not self.session.commands and not self._peer.paused
             commit_checked(self.session, check, lambda: note(int(check.unroutable)))

@@ -636,12 +636,13 @@ class BrokerClient(ApiConnection):
         kept_s: int | None = None,
         supersedes: str | None = None,
         compare: bool = False,
+        purge: str | None = None,
     ) -> Committed:
         """Publish all of `stages` at once, unless batch `batch` of `query` was published before.
 
         `kept_s`: how long the broker has to remember that it was; None: as long as it can. `supersedes`: stages whose
         names begin with this are no longer needed. `compare`: the number of messages decides, too, whether the batch
-        was published before.
+        was published before. `purge`: a queue whose waiting messages they replace.
 
         Raises:
             Refused: ``other_batch``: a batch of this number was published before with another number of messages.
@@ -653,6 +654,8 @@ class BrokerClient(ApiConnection):
             body["compare"] = True
         if kept_s is not None:
             body["kept_s"] = kept_s
+        if purge is not None:
+            body["purge"] = purge
         found = self._object("POST", ("warren", "stages", self.vhost, "commit"), body)
         return self._made(
             lambda: Committed(

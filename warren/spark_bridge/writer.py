@@ -178,8 +178,10 @@ class _Writer:
             publisher.close()
         return Written(task.query, None, rows)
 
-    def commit_stages(self, messages: list[Written], batch: int, kept_s: int | None) -> None:
-        """Have the broker publish the stages of the tasks.
+    def commit_stages(
+        self, messages: list[Written], batch: int, kept_s: int | None, *, purge: str | None = None
+    ) -> None:
+        """Have the broker publish the stages of the tasks. `purge`: a queue whose waiting messages they replace.
 
         Raises:
             WriteFailed: it does not. BridgeError: the result is unknown.
@@ -187,7 +189,7 @@ class _Writer:
         stages = [each.stage for each in messages if each.stage is not None]
         options = self.options
         # An empty batch of a query is committed as well: batches that are missing are an error to the broker.
-        if not messages or options.delivery == CONFIRMS or (kept_s is not None and not stages):
+        if not messages or options.delivery == CONFIRMS or (kept_s is not None and not stages and purge is None):
             return
         query = messages[0].query
         with options.connection.client() as client:
@@ -203,6 +205,7 @@ class _Writer:
                         # A query has one batch at a time: its remaining stages are of tasks that were killed.
                         supersedes=_stage_prefix(query),
                         compare=kept_s is None,
+                        purge=purge,
                     )
                     break
                 except (Unreachable, Refused) as error:
@@ -251,9 +254,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the staged messages."""
+        written, purge = _written(messages), None
         if self.overwrite:
-            _purge(self.writer.options)
-        self.writer.commit_stages(_written(messages), 0, BATCH_KEPT_S)
+            written.append(Written(self.query, None, 0))  # so that there is one: no row may be left of a queue either
+            purge = self.writer.options.routing_key
+        self.writer.commit_stages(written, 0, BATCH_KEPT_S, purge=purge)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the staged messages."""
@@ -348,12 +353,6 @@ def _forget(client: BrokerClient, stage: str) -> None:
         client.delete_stage(stage)
     except BrokerError:
         pass  # the broker removes it when it finds that it was not committed
-
-
-def _purge(options: WriteOptions) -> None:
-    with options.connection.client() as client:
-        assert options.routing_key is not None
-        client.purge(options.routing_key)
 
 
 def _publisher(options: WriteOptions) -> Publisher:

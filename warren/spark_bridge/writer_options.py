@@ -12,7 +12,7 @@
     persistent           true         delivery_mode of messages, unless there is a column for it
     messageId            none         auto: QUERY/BATCH/PARTITION/ROW, unless there is a column for it
     ignoreUnknownColumns false        leave out columns that do not belong to a message, instead of refusing them
-    truncate             false        allows mode overwrite, which empties the queue first
+    truncate             false        allows mode overwrite, which replaces the messages of the queue
     partBytes            8m           staged: the bytes to store in one call
     commitTimeout        10m          staged: how long a commit is tried
     maxInFlight          1000         confirms: how many messages may wait for their confirms

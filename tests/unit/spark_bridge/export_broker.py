@@ -144,6 +144,7 @@ class ExportBroker(MemoryBroker):
         kept_s: int | None = None,
         supersedes: str | None = None,
         compare: bool = False,
+        purge: str | None = None,
     ) -> Committed:
         are_there = all(stage in self.stages for stage in stages)
         found = [

@@ -17,6 +17,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.commits: list[tuple[str, int, list[str]]] = []
+        self.purged: list[str | None] = []
 
     def client(self) -> Broker:
         return self
@@ -27,13 +28,16 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def commit_stages(self, query: str, batch: int, stages: list[str], **_: Any) -> Committed:
+    def commit_stages(
+        self, query: str, batch: int, stages: list[str], *, purge: str | None = None, **_: Any
+    ) -> Committed:
         self.commits.append((query, batch, stages))
+        self.purged.append(purge)
         return Committed(True, False, 0, 0)
 
 
 def options(broker: Broker, delivery: str) -> WriteOptions:
-    found = SimpleNamespace(connection=broker, delivery=delivery, commit_timeout_s=1.0, mandatory=True)
+    found = SimpleNamespace(connection=broker, delivery=delivery, commit_timeout_s=1.0, mandatory=True, routing_key="q")
     return cast(WriteOptions, found)
 
 
@@ -52,3 +56,13 @@ def test_a_batch_write_without_rows_is_not_committed() -> None:
     writer = BatchWriter(options(broker, STAGED), cast(Any, None), overwrite=False)
     writer.commit([Written("q", None, 0)])
     assert broker.commits == []
+
+
+@pytest.mark.parametrize("written", [[], [Written("batch", None, 0)], [Written("batch", "s", 2)]])
+def test_overwriting_is_one_commit_also_without_rows(written: list[Any]) -> None:
+    broker = Broker()
+    writer = BatchWriter(options(broker, STAGED), cast(Any, None), overwrite=True)
+    writer.query = "batch"
+    writer.commit(written)
+    assert broker.commits == [("batch", 0, [each.stage for each in written if each.stage])]
+    assert broker.purged == ["q"]

@@ -81,12 +81,14 @@ class Note(msgspec.Struct, frozen=True):
 class CommitPlan(msgspec.Struct, frozen=True):
     """The parts of a batch in the order in which they are published: stage and number.
 
-    `fingerprints`: of each part (`PartHead.fingerprint`); empty for a batch that version 0.1 began.
+    `fingerprints`: of each part (`PartHead.fingerprint`); empty for a batch that version 0.1 began. `purged`: the queue
+    whose messages go in the frame of the first piece.
     """
 
     batch: int
     parts: list[tuple[str, int]]
     fingerprints: list[int] = []
+    purged: str | None = None
 
 
 class CommitNotes:

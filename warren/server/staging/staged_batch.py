@@ -66,7 +66,7 @@ class Order:
     """A request to commit. `kept_ms`: how long the commit is remembered at least, None: without end.
 
     `compares`: a batch with the number of a committed one is the same only if it has the same number of messages;
-    `staged`: that number.
+    `staged`: that number. `purged`: a queue whose waiting messages the batch replaces.
     """
 
     query: str
@@ -76,6 +76,7 @@ class Order:
     kept_ms: int | None = None
     compares: bool = False
     staged: int = 0
+    purged: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class BatchPublishing:
         self._vhost = vhost
         self._user = user
         self._order = order
-        self._plan = CommitPlan(order.batch, parts_of_batch)
+        self._plan = CommitPlan(order.batch, parts_of_batch, purged=order.purged)
         self._in_one_piece = in_one_piece
         self._records = records
         self._notes = CommitNotes(records)
@@ -235,7 +236,7 @@ class BatchPublishing:
                 exchanges=[] if note is None or note.exchanges is None else note.exchanges,
             )
             if not self._in_one_piece:
-                self._plan = CommitPlan(order.batch, self._plan.parts, await self._try_out())
+                self._plan = msgspec.structs.replace(self._plan, fingerprints=await self._try_out())
                 self._notes.begin(order.query, note, self._plan)
                 await self._synced()
         else:
@@ -243,6 +244,8 @@ class BatchPublishing:
         pieces = self._pieces(_Place(note.part, note.cell))
         while piece := await pieces.next():
             note = await self._publish(piece, note, pieces.place)
+        if not note.done and self._plan.purged is not None:
+            note = await self._publish([], note, pieces.place)  # no message, but a purge
         if not note.done:
             note = msgspec.structs.replace(note, done=True)
             self._notes.store(order.query, note)
@@ -267,7 +270,7 @@ class BatchPublishing:
         pieces = self._pieces(_Place(0, 0))
         while piece := await pieces.next():
             async with self._filled(piece, is_tried=True) as client:
-                checked = await client.try_out(mandatory=self._order.mandatory)
+                checked = await client.try_out(mandatory=self._order.mandatory, purged=self._plan.purged)
                 unroutable += checked.unroutable
                 _raise_if_full(checked)
         if unroutable and self._order.mandatory:
@@ -298,7 +301,8 @@ class BatchPublishing:
                 )
                 self._notes.store(self._order.query, further)
 
-            refused = await client.commit(store_note, mandatory=note.mandatory)
+            purged = self._plan.purged if note.part == note.cell == 0 else None  # with the first piece
+            refused = await client.commit(store_note, mandatory=note.mandatory, purged=purged)
             if refused is not None:
                 _raise_if_full(refused)
                 raise Unroutable(refused.unroutable)

@@ -20,6 +20,7 @@ and the stages of the batch. It publishes them as the committing user would over
    happens. Committing it again continues from there, with the stages that it began with.
    A stage without a part below its last one is not published: its beginning was removed while it was written.
    A stage without any part is not published either: its first one could not be stored.
+   A batch may replace the waiting messages of a queue: these go in the frame of its first piece.
 4. A commit is answered when the commit, and every queue that received messages from it, is synced. A part is answered
    when it is synced.
 5. A commit continues even if no client waits for it any longer. Another request for the same batch waits for the same
@@ -767,4 +768,5 @@ def _check_whole(stage: Stage) -> None:
 
 def _order_of(query: str, note: Note, plan: CommitPlan) -> Order:
     """Return the order of a begun batch."""
-    return Order(query, note.batch, list(dict.fromkeys(stage for stage, _ in plan.parts)), note.mandatory)
+    stages = list(dict.fromkeys(stage for stage, _ in plan.parts))
+    return Order(query, note.batch, stages, note.mandatory, purged=plan.purged)

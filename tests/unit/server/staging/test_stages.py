@@ -11,6 +11,7 @@ import trio
 from durable_harness import DurableHarness
 from engine_harness import exchange_declare, publish_frames
 
+from warren.amqp.errors import AmqpError
 from warren.channels.transaction import ROWS_AT_ONCE
 from warren.server.staging.commit_notes import CommitNotes
 from warren.server.staging.stage_files import DamagedPart
@@ -55,6 +56,77 @@ def test_a_batch_is_published_once_wherever_the_process_dies(tmp_path: Path, mes
         if not died:
             break
     assert crash_at > (15 if messages > 3 else 8)
+
+
+def with_old(directory: Path, old: list[bytes], **more: Any) -> Life:
+    """Return a process with a queue that is full: it has messages, and room for no more than replace them."""
+    harness = DurableHarness()
+    channel = harness.channel()
+    channel.declare("q", durable=True, arguments={"x-max-length": 11, "x-overflow": "reject-publish"})
+    channel.feed(content(*old))
+    harness.broker.log.force()
+    harness.settle()
+    return Life(directory, harness, **more)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("messages", [0, 2, 11])
+@pytest.mark.usefixtures("small_pieces")
+def test_a_batch_that_replaces_messages_leaves_the_old_or_the_new_wherever_the_process_dies(
+    tmp_path: Path, messages: int, behind: bool
+) -> None:
+    old = [b"old %d" % number for number in range(9)]
+    new = [b"new %d" % number for number in range(messages)]
+    crash_at = 0
+    found: set[bool] = set()
+    while True:
+        crash_at += 1
+        directory = tmp_path / str(crash_at)
+        life = with_old(directory, old, crash_at=crash_at, behind=behind)
+
+        async def write(stages: Stages, life: Life = life) -> Outcome:
+            names = [await put(stages, "a", content(*new))] if new else []
+            return await commit(life, 0, *names, purged="q")
+
+        died = life.dies(write)
+        again = life.after_a_crash(directory)
+
+        async def resumed(stages: Stages) -> None:
+            while not all(note.done for note in (await stages.notes("/")).values()):
+                await trio.lowlevel.checkpoint()
+
+        again.run(resumed)
+        bodies = again.bodies()
+        assert bodies in (old, new), crash_at
+        found.add(bodies == new)
+        if not died:
+            break
+    assert found == {False, True}
+
+
+@pytest.mark.parametrize("messages", [2, 12])
+def test_a_batch_that_is_refused_replaces_nothing(tmp_path: Path, messages: int) -> None:
+    old = [b"old"]
+    life = with_old(tmp_path, old)
+    life.harness.channel().declare("s", durable=True, arguments={"x-queue-type": "stream"})
+
+    async def write(stages: Stages) -> None:
+        bodies = [b"%d" % number for number in range(messages)]
+        await put(stages, "none", content(*bodies[:-1]) + content(b"last", queue="nobody"))
+        assert not (await commit(life, 0, "none", purged="q")).committed
+        await put(stages, "all", content(*bodies))
+        for refused in ("s", "nobody"):
+            with pytest.raises(AmqpError):
+                await commit(life, 0, "all", purged=refused)
+        if messages > 11:
+            with pytest.raises(QueueFull):
+                await commit(life, 0, "all", purged="q")
+        else:
+            assert (await commit(life, 0, "all", purged="q")).committed
+            assert (await commit(life, 0, "all", purged="q")).duplicate
+
+    life.run(write)
+    assert life.bodies() == (old if messages > 11 else [b"0", b"1"])
 
 
 @pytest.mark.usefixtures("small_pieces")
