@@ -3,6 +3,7 @@
     name of a record      value, JSON
     commit:<query>        `Note`: the last batch of the query, and how far it has come
     plan:<query>          `CommitPlan`: what that batch consists of, while it is published in several pieces
+    stages:life           not a note: see ``server.staging.vhost_lives``
 
 1. A note is stored in the same frame of the log as the messages that it tells about.
 2. Batches of a query follow each other. A batch that is not larger than the noted one was committed before, provided

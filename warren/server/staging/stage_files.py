@@ -63,7 +63,10 @@ class Cell(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PartHead(msgspec.Struct, frozen=True):
-    """The owner of a part, and its contents. `at_ms`: when it came, since the Unix epoch."""
+    """The owner of a part, and its contents. `at_ms`: when it came, since the Unix epoch.
+
+    `life`: of its vhost, of which a later vhost of the name has another one; "": an earlier version wrote it.
+    """
 
     vhost: str
     stage: str
@@ -71,6 +74,7 @@ class PartHead(msgspec.Struct, frozen=True):
     user: str
     at_ms: int
     cells: list[Cell]
+    life: str = ""
 
     @property
     def size(self) -> int:

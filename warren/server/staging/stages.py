@@ -26,7 +26,8 @@ and the stages of the batch. It publishes them as the committing user would over
 5. A commit continues even if no client waits for it any longer. Another request for the same batch waits for the same
    commit. Each query has one commit at a time.
 6. A stage belongs to the user who made it. It is removed if no part was added for `STAGE_TTL_S` and no commit needs it.
-   When its vhost is deleted it is over: a later vhost of the name does not see it.
+   When its vhost is deleted it is over: a later vhost of the name does not see it, even if a crash has left its files.
+   Each part has the random id that its vhost got with its first stage, and keeps in its records: the life of the vhost.
    A published stage that could not be removed is removed later; nothing is added to it until then.
    `BYTES_QUOTA`, `STAGES_QUOTA` and `PARTS_QUOTA` bound what a user, and all users together, may have on disk.
 7. Nodes of a cluster do not copy stages. When a node leads again after another one has led, its staged messages may
@@ -76,6 +77,7 @@ from warren.server.staging.staged_batch import (
     StageError,
     Unroutable,
 )
+from warren.server.staging.vhost_lives import VhostLives
 from warren.server.threads import STAGES, in_thread
 
 # The most to check, read and hand to the engine without giving way.
@@ -103,7 +105,7 @@ log = get_logger("stages")
 class Stage:
     """The parts of a stage: messages and bytes of each. `needed_by`: the query whose commit needs, or needed, it.
 
-    `is_over`: its vhost was deleted.
+    `is_over`: its vhost was deleted. `life`: see `PartHead`.
     """
 
     vhost: str
@@ -111,6 +113,7 @@ class Stage:
     user: str
     parts: dict[int, tuple[int, int]] = field(default_factory=dict)
     changed_ms: int = 0
+    life: str = ""
     needed_by: str | None = None
     is_over: bool = False
     lock: trio.Lock = field(default_factory=trio.Lock)
@@ -164,6 +167,7 @@ class Stages:
         self._commits: dict[tuple[str, str], _Commit] = {}
         self._places = trio.CapacityLimiter(COMMITS_MAX)
         self._places_of_user: dict[str, trio.CapacityLimiter] = {}
+        self._lives = VhostLives(management)
         self._ready = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._noted = 0  # commits since the last sweep
@@ -189,6 +193,8 @@ class Stages:
         await self._find()
         while self._view.is_restoring():
             await trio.sleep(_POLL_S)
+        for stage in self._stages.values():
+            stage.is_over = stage.is_over or not self._lives.is_current(stage.vhost, stage.life)
         self._go_on()
         await self._remove_superseded()
         self._ready.set()
@@ -216,6 +222,7 @@ class Stages:
                 self._stages[key] = stage
                 self._count(found.user, 1, 0, 0)
             self._add(stage, found.part, found.messages, found.size)
+            stage.life = stage.life or found.life
             stage.changed_ms = max(stage.changed_ms, found.at_ms)
 
     def _go_on(self) -> None:
@@ -284,6 +291,7 @@ class Stages:
         for stage in self._stages.values():
             if stage.vhost == vhost:
                 stage.is_over = True
+        self._lives.forget(vhost)
         self._sweep_due.set()
 
     # --- parts ------------------------------------------------------------------------------------------------------
@@ -297,7 +305,7 @@ class Stages:
 
         Raises:
             ConnectionException, ChannelException: it is malformed. Conflict: the stage is another user's, or is being
-            committed. NoRoom: it does not fit.
+            committed. NoRoom: it does not fit. NoStage: the vhost was deleted.
         """
         await self._ready.wait()
         scan = PublishScan(self._view.message_bytes_max())
@@ -306,16 +314,17 @@ class Stages:
             authorize(exchange)
             if at % AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
-        head = PartHead(vhost, stage_name, part, user, self._management.clock_ms(), cells)
         key = (vhost, stage_name)
         stage = self._stages.get(key)
         if stage is not None and stage.is_over:
             await self._remove(stage)
-            stage = self._stages.get(key)
+        life = await self._lives.need(vhost)
+        head = PartHead(vhost, stage_name, part, user, self._management.clock_ms(), cells, life)
+        stage = self._stages.get(key)
         if stage is None:
             mine = self._used.get(user, Used()).stages
             self._check_quota(STAGES_QUOTA, "stages", user, mine, len(self._stages))
-            stage = Stage(vhost, stage_name, user, changed_ms=head.at_ms)
+            stage = Stage(vhost, stage_name, user, changed_ms=head.at_ms, life=life)
             self._stages[key] = stage
             self._count(user, 1, 0, 0)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import trio.testing
 from warren.amqp.declarations import QueueDeclaration
 from warren.channels.direct_session import DirectSession
 from warren.server.staging.commit_notes import CommitNotes
-from warren.server.staging.stage_files import PartHead
+from warren.server.staging.stage_files import Cell, PartHead
 from warren.server.staging.staged_batch import NoRoom, NoStage
 from warren.server.staging.stages import Stages
 from warren.vhosts.metadata import PermissionPut, VhostDelete, VhostPut
@@ -86,6 +87,80 @@ def test_a_vhost_that_was_declared_again_has_none_of_the_earlier_stages(tmp_path
 
     life.run(write)
     assert life.bodies() == [b"later"]
+
+
+def test_a_vhost_that_was_declared_again_before_a_crash_has_none_of_the_earlier_stages(tmp_path: Path) -> None:
+    """The files were still there, and the name of the vhost was all that they said. (6)"""
+    life = with_queue(tmp_path)
+
+    def stuck(vhost: str, stage: str) -> None:
+        raise OSError(30, "Read-only file system")
+
+    life.stages._files.remove = stuck  # type: ignore[method-assign]
+
+    async def write(found: Stages) -> None:
+        await put(found, "a", content(b"earlier"), content(b"earlier too"))
+        await put(found, "b", content(b"earlier"))
+        declare_vhost_again(life)
+        await put(found, "c", content(b"of the later one"))
+
+    life.run(write)
+    life.harness.write()
+    following = life.after_a_crash(tmp_path)
+
+    async def commit_again(found: Stages) -> None:
+        assert await names_of(found) == ["c"]
+        with pytest.raises(NoStage):
+            await commit(following, 0, "a")
+        await put(found, "b", content(b"later"))
+        assert (await commit(following, 0, "b", "c")).committed
+        await trio.testing.wait_all_tasks_blocked()
+        assert found._stages == {} and found._used == {}
+
+    following.run(commit_again)
+    assert following.bodies() == [b"later", b"of the later one"]
+    assert not list((tmp_path / "stages").glob("*/*/*"))
+
+
+def test_a_part_of_an_earlier_version_stays_usable(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+
+    async def write(found: Stages) -> None:
+        await put(found, "new", content(b"new"))
+        publishes = content(b"old")
+        cells = [Cell(len(publishes), 1, zlib.crc32(publishes))]
+        found._files.write(PartHead("/", "old", 0, USER, life.management.clock_ms(), cells), publishes)
+
+    life.run(write)
+    again = life.after_a_crash(tmp_path)
+
+    async def commit_both(found: Stages) -> None:
+        assert (await commit(again, 0, "old", "new")).messages == 2
+
+    again.run(commit_both)
+    assert again.bodies() == [b"old", b"new"]
+
+
+def test_a_part_is_refused_when_its_vhost_is_deleted_while_its_life_is_written(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+    synced = life.management.messages.deleted
+
+    async def slowly() -> None:
+        await synced()
+        declare_vhost_again(life)
+
+    life.management.messages.deleted = slowly
+
+    async def write(found: Stages) -> None:
+        with pytest.raises(NoStage, match="was deleted"):
+            await put(found, "a", content(b"x"))
+        assert await names_of(found) == [] and found._stages == {}
+        life.management.messages.deleted = synced
+        await put(found, "a", content(b"y"))
+        assert (await commit(life, 0, "a")).committed
+
+    life.run(write)
+    assert life.bodies() == [b"y"]
 
 
 def test_a_published_stage_that_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
