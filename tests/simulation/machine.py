@@ -100,7 +100,7 @@ class _Host(QueueHost):
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
         return self._machine.dead_letter(queue, message, reason)
 
-    def send_letter(self, queue: Queue, letter: Message) -> bool:
+    def send_letter(self, queue: Queue, letter: Message) -> int:
         return self._machine.send_letter(queue, letter)
 
 
@@ -546,17 +546,18 @@ class Machine:
             self.paper.hold(name, UNDELIVERED, kept, self.now_ms + UNDELIVERED_RETRY_MS)
         return refused
 
-    def send_letter(self, queue: Queue, message: Message) -> bool:
+    def send_letter(self, queue: Queue, message: Message) -> int:
         """`queue` sends a letter again that was not taken."""
         self._look()
         version = self._version_of(message)
         entry = self.paper.take_undelivered(queue.name, version, self.now_ms)
         taken = self.paper.send(queue.name, version, self.now_ms, persistent=entry.persistent, again=True)
-        if self.vhost.send_letter(queue, message) != taken:
+        delay_ms = int(self.vhost.send_letter(queue, message))
+        if delay_ms != (0 if taken else UNDELIVERED_RETRY_MS):
             raise Violation(f"{version} of {queue.name!r} is taken: {not taken}")
         if not taken:
             self.paper.keep_undelivered(queue.name, entry, self.now_ms + UNDELIVERED_RETRY_MS)
-        return taken
+        return delay_ms
 
     def _version_of(self, message: Message) -> Version:
         version = self.messages.version_of(message)

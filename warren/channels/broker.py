@@ -132,7 +132,8 @@ class Broker:
         self.shared.transaction_shares.most = limits.transactions_max_bytes
         self.shared.inbound = Inbound(limits.inbound_max_bytes, limits.content_timeout_s)
         self.flow = PublisherFlow(self.shared, self.work, Resuming(self))
-        self._shortages = ShortageNotes(self.shared.inbound, self.letters_in_line, self.note)
+        self.churn = Churn()
+        self._shortages = ShortageNotes(self.shared.inbound, self.letters_in_line, self.churn, self.note)
         self.access = AccessControl(self._access_changed)
         self.own_messages = OwnMessages()
         self.events = Events(self)
@@ -152,7 +153,6 @@ class Broker:
         # The peer that takes the place of a connection, and the bytes received so far; taken by the shell.
         self.switched: tuple[Peer, bytes] | None = None
         self.open_connections: int = 0
-        self.churn = Churn()
         self.deaths = DeathTable()
         self.counted = MessageCounts()  # in vhosts that were deleted
         self.logins: list[LoginRequest] = []  # taken by the shell

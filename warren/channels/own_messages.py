@@ -21,6 +21,7 @@ from warren.amqp.methods import FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES
 from warren.exchanges.content import Content
 from warren.msgstore.log.message import Message
 from warren.queues.origin import BROKER
+from warren.vhosts.own_publishes import route_own
 from warren.vhosts.virtual_host import VirtualHost
 
 HEADERS_MAX_BYTES: Final = 65536  # half of the usual frame_max
@@ -69,10 +70,10 @@ def _publish(vhost: VirtualHost, message: Message) -> None:
     if exchange is None:
         return
     content = Content(header_frame(message)[FRAME_HEAD_BYTES:-1])
-    queues = vhost.route(exchange, [envelope.routing_key], content)
-    if content.effects is not None:
-        content.effects.publish(message)
-    for queue in queues:
+    routed = route_own(vhost, exchange, [envelope.routing_key], content)
+    if routed.effects is not None:
+        routed.effects.publish(message)
+    for queue in routed.queues:
         if not queue.deleted:
             queue.accept(message, BROKER)
 

@@ -53,6 +53,7 @@ from warren.channels.wide_publish import QUEUES_AT_ONCE, OnceMore, Spread, WideP
 from warren.exchanges.content import STEPS_MAX, Content
 from warren.exchanges.effects import Effects
 from warren.exchanges.exchange import Exchange
+from warren.exchanges.routing import too_many_steps
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.msgstore.log.message import Envelope, Message
 from warren.queues.counters import SMALL_MAX_BYTES
@@ -462,11 +463,7 @@ def _greater(one: i64, other: i64) -> i64:
 def _check_steps(routed: Content, exchange: str, vhost: str) -> None:
     """Refuse a publish whose routing was not completed."""
     if routed.steps_left < 0:
-        raise ChannelException(
-            PRECONDITION_FAILED,
-            f"routing a message of exchange '{exchange}' in vhost '{vhost}' takes more than {STEPS_MAX} steps: "
-            "its keys, words or headers meet too many bindings",
-        )
+        raise too_many_steps(exchange, vhost)
 
 
 def decoded_arguments(arguments: bytes) -> m.BasicPublish:

@@ -12,6 +12,7 @@ from warren.channels.ending import close_at_once, note_error
 from warren.channels.inbound import Inbound
 from warren.channels.peer import Peer
 from warren.channels.session import Session
+from warren.queues.counters import Churn
 from warren.vhosts.dead_lettering import LettersInLine
 
 LETTERS_NOTE_EVERY_S: Final = 60.0
@@ -20,13 +21,20 @@ SHORT_TICKS: Final = 10
 
 
 class ShortageNotes:
-    """Watches `inbound` and `letters`. `note` adds a notice for the log."""
+    """Watches `inbound`, `letters`, and what `churn` counts as not routed. `note` adds a notice for the log."""
 
     def __init__(
-        self, inbound: Inbound, letters: LettersInLine, note: Callable[[str, str, dict[str, object]], None]
+        self,
+        inbound: Inbound,
+        letters: LettersInLine,
+        churn: Churn,
+        note: Callable[[str, str, dict[str, object]], None],
     ) -> None:
         self._inbound = inbound
         self._letters = letters
+        self._churn = churn
+        self._noted_unrouted = 0
+        self._next_unrouted_note_s: float = 0.0
         self._note = note
         self._next_letters_note_s: float = 0.0
         self._short_ticks: int = 0  # until the notice that inbound is no longer short; 0: it was given
@@ -35,6 +43,7 @@ class ShortageNotes:
         """Add the notices that are due at `now_s`."""
         self._note_inbound()
         self._note_letters(now_s)
+        self._note_unrouted(now_s)
 
     def _note_letters(self, now_s: float) -> None:
         """Log the number of dropped dead letters, at most once a minute."""
@@ -43,6 +52,15 @@ class ShortageNotes:
             self._letters.dropped = 0
             self._next_letters_note_s = now_s + LETTERS_NOTE_EVERY_S
             self._note("warning", "dead_letters.dropped", {"count": dropped})
+
+    def _note_unrouted(self, now_s: float) -> None:
+        """Log the number of messages whose routing takes too many steps, and where the last was, once a minute."""
+        churn = self._churn
+        count = churn.unrouted - self._noted_unrouted
+        if count and now_s >= self._next_unrouted_note_s:
+            self._noted_unrouted = churn.unrouted
+            self._next_unrouted_note_s = now_s + LETTERS_NOTE_EVERY_S
+            self._note("warning", "routing.too_many_steps", {"count": count, "last": churn.unrouted_from})
 
     def _note_inbound(self) -> None:
         """Say once that too much is received in part, and once that it is over for a while."""

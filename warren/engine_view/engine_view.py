@@ -46,6 +46,7 @@ class ChurnRow(msgspec.Struct, frozen=True):
     dropped_qos_0: int
     logins_accepted: int
     logins_refused: int
+    unrouted: int
 
 
 class InboundRow(msgspec.Struct, frozen=True):

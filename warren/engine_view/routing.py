@@ -21,6 +21,7 @@ from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import create_exchange
+from warren.exchanges.routing import too_many_steps
 from warren.queues.destination import Destination
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -125,9 +126,16 @@ class Routing:
         self._vhosts = vhosts
 
     def receivers(self, vhost: str, start: ExchangeRef, routing_key: str, header: bytes) -> tuple[list[str], list[str]]:
-        """Return the queues and the subscribers that a message with this content header goes to."""
+        """Return the queues and the subscribers that a message with this content header goes to.
+
+        Raises:
+            ChannelException: 406, routing it takes too many steps.
+        """
         assert isinstance(start, Exchange)
-        found = self._vhosts[vhost].route(start, [routing_key], Content(header))
+        content = Content(header)
+        found = self._vhosts[vhost].route(start, [routing_key], content)
+        if content.steps_left < 0:
+            raise too_many_steps(start.name, vhost)
         return [each.name for each in found if each.is_queue], [each.name for each in found if not each.is_queue]
 
     def way(self, vhost: str, routing_key: str, header: bytes) -> Way:

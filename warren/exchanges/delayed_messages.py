@@ -1,7 +1,8 @@
 """The messages that a delayed message exchange holds, and when they are routed.
 
 1. A message is held once, whatever the bindings are then. It is routed when it is due, by the bindings of that time,
-   with its routing key and the keys of CC and BCC. A message that matches nothing then is gone.
+   with its routing key and the keys of CC and BCC. A message that matches nothing then is gone. One whose routing takes
+   too many steps stays, and is tried again.
 2. Persistent messages are stored when the exchange is durable. The store knows them by the name of the exchange, in a
    lane of its own (`queues.lanes`).
 3. Deleting the exchange drops the messages that it holds.
@@ -15,12 +16,12 @@ from mypy_extensions import i64
 from warren.amqp.field_table import decode_table
 from warren.amqp.properties import headers_of
 from warren.exchanges.exchange import Exchange
-from warren.exchanges.exchange_host import ExchangeHost
+from warren.exchanges.exchange_host import ExchangeHost, Routed
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.dead_letter import with_header, without_header
-from warren.queues.held_messages import HeldMessages
+from warren.queues.held_messages import RELEASED, STAYS, UNROUTED_RETRY_MS, HeldMessages
 from warren.queues.lanes import EXCHANGE
 from warren.queues.timers import NEVER, Timer
 
@@ -37,6 +38,7 @@ class DelayedMessages(Timer):
         self.held: ExchangeLane = ExchangeLane(host.log, self)
         self._timers = host.timers
         self._host: ExchangeHost | None = host
+        self._routed: Routed | None = None  # of the message that is being released
         host.held[exchange.name] = self.held
 
     def hold(self, message: Message) -> None:
@@ -65,16 +67,20 @@ class DelayedMessages(Timer):
             index = log.new_index(log.new_queue_id(), host.name, exchange.name, EXCHANGE, not exchange.durable)
             self.held.begin_storing(index)
 
+    def is_routed(self, message: Message) -> bool:
+        """Route a message that is about to be released; False: that takes too many steps."""
+        if self._host is None or self._exchange is None:
+            return True
+        routed = self._host.route_released(self._exchange, _as_published(message))
+        self._routed = routed
+        return routed.is_complete
+
     def released(self, message: Message) -> None:
-        """Publish a message that is due."""
-        headers = headers_of(message.header_payload())
-        copies = decode_table(headers).get(_BLIND_COPIES) if b"\x03BCC" in headers else None
-        if isinstance(copies, list):
-            message = without_header(message, _BLIND_COPIES)
-            message.envelope = Envelope(message.envelope.exchange, message.envelope.routing_key)
-            message.copy_blindly_to([key for key in copies if isinstance(key, str)])
-        if self._host is not None and self._exchange is not None:
-            self._host.publish_released(self._exchange, message)
+        """Publish a message that is due, and was routed."""
+        routed = self._routed
+        self._routed = None
+        if self._host is not None and self._exchange is not None and routed is not None:
+            self._host.publish_released(self._exchange, _as_published(message), routed)
 
     def due(self, now_ms: i64) -> None:
         self._timers.worked += self.held.release_due(now_ms)
@@ -96,12 +102,30 @@ class DelayedMessages(Timer):
         self._exchange = None
 
 
+def _as_published(message: Message) -> Message:
+    """Return a held message without the keys of BCC in its header, see (4)."""
+    headers = headers_of(message.header_payload())
+    copies = decode_table(headers).get(_BLIND_COPIES) if b"\x03BCC" in headers else None
+    if isinstance(copies, list):
+        message = without_header(message, _BLIND_COPIES)
+        message.envelope = Envelope(message.envelope.exchange, message.envelope.routing_key)
+        message.copy_blindly_to([key for key in copies if isinstance(key, str)])
+    return message
+
+
 class ExchangeLane(HeldMessages):
     """The messages that the exchange holds."""
 
     def __init__(self, log: MessageLog, owner: DelayedMessages) -> None:
         super().__init__(log)
         self._owner: DelayedMessages | None = owner
+
+    def decide(self, number: int, message: Message, purpose: i64) -> i64:
+        fate = HeldMessages.decide(self, number, message, purpose)
+        if fate == RELEASED and self._owner is not None and not self._owner.is_routed(message):
+            self.times.add(self.log.now_ms + UNROUTED_RETRY_MS, number)
+            return STAYS
+        return fate
 
     def released(self, message: Message) -> None:
         if self._owner is not None:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
+from warren.exchanges.effects import Effects
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.held_messages import HeldMessages
 from warren.queues.queue_host import QueueHost
+from warren.queues.receiver import Receiver
 from warren.queues.timers import TimerQueue
 
 if TYPE_CHECKING:
@@ -24,6 +26,23 @@ class RememberedBytes:
         self.total: i64 = 0
 
 
+class Routed:
+    """Where a message goes: its queues, and the exchanges that act on it. `cost`: of finding out, in queues given to.
+
+    ``is_complete``: False if that took too many steps; then `queues` is empty.
+    """
+
+    def __init__(self, queues: list[Receiver], effects: Effects | None, cost: i64) -> None:
+        self.queues = queues
+        self.effects = effects
+        self.cost: i64 = cost
+        self.is_complete: bool = True
+
+    def is_held(self) -> bool:
+        """Tell whether an exchange on the way takes the message."""
+        return self.effects is not None and self.effects.has_takers()
+
+
 class ExchangeHost(QueueHost):
     """The surroundings of exchanges. `held`: the messages that exchanges hold until later, by the exchange's name."""
 
@@ -32,8 +51,12 @@ class ExchangeHost(QueueHost):
         self.held: dict[str, HeldMessages] = {}
         self.remembered_bytes = RememberedBytes()
 
-    def publish_released(self, exchange: Exchange, message: Message) -> None:
-        """Route a message that `exchange` has held, by the current bindings, and publish it."""
+    def route_released(self, exchange: Exchange, message: Message) -> Routed:
+        """Route a message that `exchange` has held, by the current bindings."""
+        raise AssertionError("overridden")
+
+    def publish_released(self, exchange: Exchange, message: Message, routed: Routed) -> None:
+        """Publish a message that `exchange` has held, and that was routed."""
         raise AssertionError("overridden")
 
     def make_binding(self, binding: Binding, by: str) -> int:

@@ -13,7 +13,8 @@ Source: rabbitmq.com "exchange to exchange bindings", "alternate exchanges".
 
 from __future__ import annotations
 
-from warren.exchanges.content import Content
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
+from warren.exchanges.content import STEPS_MAX, Content
 from warren.exchanges.exchange import Exchange
 from warren.queues.destination import Destination
 
@@ -66,6 +67,15 @@ def route(
         visited += 1
         matched.clear()
         current.match_keys(keys, content, matched)
+
+
+def too_many_steps(exchange: str, vhost: str) -> ChannelException:
+    """Return the refusal of a message whose routing was not completed."""
+    return ChannelException(
+        PRECONDITION_FAILED,
+        f"routing a message of exchange '{exchange}' in vhost '{vhost}' takes more than {STEPS_MAX} steps: "
+        "its keys, words or headers meet too many bindings",
+    )
 
 
 def is_cacheable_route(exchange: Exchange, exchanges: dict[str, Exchange], content: Content) -> bool:

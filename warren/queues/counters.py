@@ -151,6 +151,9 @@ class Churn:
         self.dropped_qos_0: int = 0  # messages that MQTT clients did not read in time
         self.logins_accepted: int = 0
         self.logins_refused: int = 0
+        # Messages of the broker that were not routed, because that takes too many steps (`vhosts.own_publishes` (4)).
+        self.unrouted: int = 0
+        self.unrouted_from = ""  # the exchange and the vhost of the last one
 
 
 class SizeCounts:

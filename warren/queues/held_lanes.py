@@ -2,7 +2,8 @@
 
     held          delayed by its publisher, or until another try
     parked        given up, until an operator releases it
-    undelivered   dead letters that a target has refused, of a queue that sends them at least once
+    undelivered   dead letters that a target has refused, of a queue that sends them at least once; and those whose
+                  routing takes too many steps
 
 A refused letter is sent again every `UNDELIVERED_RETRY_MS`. A queue that has taken it does not get it again, in this
 process. The letter stays in its place in the log meanwhile, for a target may be away for days.
@@ -18,7 +19,7 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.dead_letter import DELIVERY_LIMIT
-from warren.queues.held_messages import DROPPED, DUE, PARKED_UNTIL, STAYS, HeldMessages
+from warren.queues.held_messages import DROPPED, DUE, PARKED_UNTIL, STAYS, UNROUTED_RETRY_MS, HeldMessages
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 from warren.queues.message_deaths import MessageDeaths
 from warren.queues.origin import RELEASED
@@ -75,15 +76,19 @@ class HeldLanes:
         if letter is None:
             self._deaths.confirmed()
         else:
-            self._keep_undelivered(letter.copy())
+            self._keep_undelivered(letter.copy(), UNDELIVERED_RETRY_MS)
 
-    def _keep_undelivered(self, message: Message) -> None:
+    def letter_unrouted(self, letter: Message) -> None:
+        """Keep a letter of a message that died here, whose routing takes too many steps: try that again later."""
+        self._keep_undelivered(letter.copy(), UNROUTED_RETRY_MS)
+
+    def _keep_undelivered(self, message: Message, delay_ms: i64) -> None:
         lane = self.undelivered
         if lane is None:
             lane = HeldLane(self, UNDELIVERED)
             self.undelivered = lane
         message.persistent = message.persistent or self._stores_all
-        number = self._keep_in(lane, message, self.log.now_ms + UNDELIVERED_RETRY_MS)
+        number = self._keep_in(lane, message, self.log.now_ms + delay_ms)
         lane.note_takers(number, message)
 
     def _keep_in(self, lane: HeldLane, message: Message, until_ms: i64) -> int:
@@ -100,16 +105,17 @@ class HeldLanes:
         if lane != UNDELIVERED:
             self._queue.accept(message, RELEASED)
             return
-        if not self.send_again(message):
-            self._keep_undelivered(message.copy())
+        delay_ms: i64 = self.send_again(message)
+        if delay_ms > 0:
+            self._keep_undelivered(message.copy(), delay_ms)
 
-    def send_again(self, letter: Message) -> bool:
-        """Send a letter to the queues that have not taken it; tell whether all have it now."""
+    def send_again(self, letter: Message) -> i64:
+        """Send a letter to the queues that have not taken it; return after how many ms again, 0: all have it now."""
         letter.attempts = 0  # it is new to the next queue
-        if not self._host.send_letter(self._queue, letter):
-            return False
-        self._deaths.confirmed()
-        return True
+        delay_ms: i64 = self._host.send_letter(self._queue, letter)
+        if delay_ms == 0 and self._deaths.at_least_once:
+            self._deaths.confirmed()
+        return delay_ms
 
     def may_dead_letter(self) -> bool:
         """Tell whether `dead_letter_parked` would."""
@@ -225,10 +231,11 @@ class HeldLane(HeldMessages):
             return purpose
         letter = message.copy()
         letter.time_ms = 0
-        if self._lanes.send_again(letter):
+        delay_ms: i64 = self._lanes.send_again(letter)
+        if delay_ms == 0:
             return DROPPED
         self.note_takers(number, letter)
-        self.times.add(self.log.now_ms + UNDELIVERED_RETRY_MS, number)
+        self.times.add(self.log.now_ms + delay_ms, number)
         return STAYS
 
     def _forget_all(self) -> None:

@@ -39,6 +39,8 @@ TAKEN_MAX_BYTES: Final = 1 << 20
 SORTED_FROM: Final = 65536
 # How many numbers are looked at in one go, for those that are held.
 LOOKED_AT_MAX: Final = 4096
+# A message whose routing takes too many steps is tried again after this time: the bindings may be others.
+UNROUTED_RETRY_MS: Final = 60_000
 # The fate of a message that is taken.
 RELEASED: Final = 0
 DROPPED: Final = 1

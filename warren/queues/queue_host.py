@@ -49,8 +49,11 @@ class QueueHost:
         """Route `message` through the dead letter exchange of `queue`; return the letter unless all took it."""
         raise AssertionError("overridden")
 
-    def send_letter(self, queue: Queue, letter: Message) -> bool:
-        """Route a letter of `queue` again to the queues that have not taken it; tell whether all have it now."""
+    def send_letter(self, queue: Queue, letter: Message) -> i64:
+        """Route a letter of `queue` again to the queues that have not taken it.
+
+        Returns 0 if all have it now, else the time in ms until the next try.
+        """
         raise AssertionError("overridden")
 
     def delivery_overdue(self, ledger: DeliveryLedger, tag: int, timeout_ms: int) -> None:

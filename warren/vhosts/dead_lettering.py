@@ -23,7 +23,9 @@ lead to as many letters as there are ways through the queues. So letters wait in
 7. After a defect of ours the line rests for a moment (``queues.long_work``). The letter that met it is placed in the
    queues that have not taken it yet. When it fails again it goes to the end of the line. Its message keeps its place in
    the log.
-8. Letters wait for the disk and for space on it, as everything does that the broker writes by itself
+8. A letter whose routing takes too many steps goes to no queue. Its queue keeps it, whatever its strategy, and sends it
+   again (``queues.held_lanes``). Routing counts among the steps of the turn.
+9. Letters wait for the disk and for space on it, as everything does that the broker writes by itself
    (``msgstore.log.own_writes``); one that holds the batch open does not.
 
 The contents of a letter are the business of ``queues.dead_letter``.
@@ -39,6 +41,8 @@ from mypy_extensions import i64
 from warren.msgstore.log.message import Envelope, LetterCount, Message
 from warren.msgstore.log.own_writes import HOLD, NOTHING, WRITES
 from warren.queues.dead_letter import REJECTED, DeadLetter, dead_letter, is_cycle, sent_again
+from warren.queues.held_lanes import UNDELIVERED_RETRY_MS
+from warren.queues.held_messages import UNROUTED_RETRY_MS
 from warren.queues.long_work import Job, Steps
 from warren.queues.origin import LETTER
 from warren.queues.outcome import REFUSED
@@ -104,10 +108,13 @@ class _Waiting:
 class _UnderWay:
     """The letter whose turn it is: routed to `queues`, and how far it has been placed."""
 
-    def __init__(self, waiting: _Waiting, letter: DeadLetter, queues: list[Receiver], taken: bool) -> None:
+    def __init__(
+        self, waiting: _Waiting, letter: DeadLetter, queues: list[Receiver], taken: bool, is_routed: bool
+    ) -> None:
         self.waiting = waiting
         self.letter = letter
         self.queues = queues
+        self.is_routed: bool = is_routed  # else that takes too many steps
         self.taken: bool = taken  # no queue has refused it, and at least one queue or exchange has it, or will
         # Later letters of the same death go to fewer queues.
         self.in_parts: bool = len(queues) > TARGETS_AT_ONCE and letter.message.envelope.letters is None
@@ -131,6 +138,8 @@ class DeadLettering(Job):
         self._cause: _Waiting | None = None  # of the message that is being refused now
         self._targets: i64 = 0  # of the letter that was sent last
         self._under_way: _UnderWay | None = None
+        self._is_routed: bool = True  # the letter that was routed last
+        self._routing_cost: i64 = 0  # of it
         self._beginning: bool = False  # a letter has been posted just now
         self._timers: dict[Timer, None] = {}  # of queues in which more messages die when the line is shorter
 
@@ -185,9 +194,11 @@ class DeadLettering(Job):
         letter = self._letter(queue, message, reason, self._vhost.log.now_ms // 1000, queue.rules)
         return None if self._send_alone(letter, False) else letter.message
 
-    def send_again(self, letter: Message) -> bool:
-        """Send a letter to the queues that have not taken it; tell whether all have it now."""
-        return self._send_alone(sent_again(letter), True)
+    def send_again(self, letter: Message) -> i64:
+        """Send a letter to the queues that have not taken it; return after how many ms again, 0: all have it now."""
+        if self._send_alone(sent_again(letter), True):
+            return 0
+        return UNDELIVERED_RETRY_MS if self._is_routed else UNROUTED_RETRY_MS
 
     def need(self) -> i64:
         under_way = self._under_way
@@ -205,7 +216,7 @@ class DeadLettering(Job):
                 if under_way is None:
                     under_way = self._take_next(line[0])
                     line.popleft()
-                    steps.left -= LETTER_STEPS + i64(len(under_way.queues)) // ROUTED_PER_STEP
+                    steps.left -= LETTER_STEPS + self._routing_cost + i64(len(under_way.queues)) // ROUTED_PER_STEP
                     self._under_way = under_way
                 if not self._place(under_way, steps, may_exceed):
                     break
@@ -266,11 +277,12 @@ class DeadLettering(Job):
 
     def _take_next(self, waiting: _Waiting) -> _UnderWay:
         """Make the letter of a message and route it."""
+        self._routing_cost = 0
         if waiting.begun is not None:
             return waiting.begun
         letter = self._letter(waiting.queue, waiting.message, waiting.reason, waiting.time_s, waiting.rules)
         queues, taken = self._route(letter)
-        return _UnderWay(waiting, letter, queues, taken)
+        return _UnderWay(waiting, letter, queues, taken, self._is_routed)
 
     def _place(self, under_way: _UnderWay, steps: Steps, may_exceed: bool) -> bool:
         """Place a letter, and settle the message if nothing else keeps its place; False when work is left.
@@ -296,7 +308,10 @@ class DeadLettering(Job):
         under_way.is_given = True
         keeper = waiting.queue.keeper
         if keeper is not None:  # else it was deleted meanwhile, and the letter would not be sent again
-            keeper.lanes.letter_sent(None if under_way.taken else letter.message)
+            if under_way.is_routed:
+                keeper.lanes.letter_sent(None if under_way.taken else letter.message)
+            else:
+                keeper.lanes.letter_unrouted(letter.message)
         cause = self._cause
         if cause is not None:
             cause.unplaced -= 1
@@ -368,14 +383,18 @@ class DeadLettering(Job):
         """Return the queues that a letter goes to; and whether it counts as taken: also if held, or dropped for (4)."""
         vhost = self._vhost
         message = letter.message
+        self._is_routed = True
+        self._routing_cost = 0
         exchange = vhost.exchanges.get(message.envelope.exchange)
         if exchange is None:
             return [], False
         if len(letter.automatic) > DEATHS_MAX:
             self.in_line.dropped += 1
             return [], True
-        queues, held = route_message(vhost, exchange, letter.keys, message)
-        return queues, held or len(queues) > 0
+        routed = route_message(vhost, exchange, letter.keys, message)
+        self._is_routed = routed.is_complete
+        self._routing_cost = routed.cost
+        return routed.queues, routed.is_held() or len(routed.queues) > 0
 
     def _give(self, letter: DeadLetter, queues: list[Receiver], taken: bool, again: bool) -> bool:
         """Give a letter to its queues. Return `taken`, but False when a queue refused it."""

@@ -5,6 +5,9 @@
 3. A message that an exchange has held goes to more than `QUEUES_AT_ONCE` queues over several turns. The others that it
    holds wait. If the message is stored, the batch is held open: the end of its record there and all queues are in one
    frame of the log. After a defect of ours the queues that are left get it in another frame.
+4. A message whose routing takes too many steps goes to no queue, never to some of them. It is counted, and the log
+   says so. A dead letter, and a message that an exchange holds, stay where they were, and are tried again later. A turn
+   counts routing, too: `STEPS_PER_QUEUE` of its steps are like giving the message to a queue.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from mypy_extensions import i64
 
 from warren.amqp.field_table import decode_table
 from warren.amqp.properties import HAS_DEATHS, expiration_ms_of, headers_of, is_persistent, known_headers
-from warren.exchanges.content import Content
+from warren.exchanges.content import STEPS_MAX, Content
 from warren.exchanges.exchange import Exchange
+from warren.exchanges.exchange_host import Routed
+from warren.exchanges.routing import too_many_steps
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.own_writes import HOLD, NOTHING
@@ -32,39 +37,51 @@ if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
 
 QUEUES_AT_ONCE: Final = 2048
+STEPS_PER_QUEUE: Final = 16
 # A stored message is also written and entered, with the queue's name.
 STORED_STEPS: Final = 2
 
 
-def route_message(
-    vhost: VirtualHost, exchange: Exchange, keys: list[str], message: Message
-) -> tuple[list[Receiver], bool]:
-    """Return the queues that `message` goes to, and whether an exchange on the way takes it.
+def route_own(vhost: VirtualHost, exchange: Exchange, keys: list[str], content: Content) -> Routed:
+    """Return where a message of the broker goes: nowhere if that takes too many steps (4)."""
+    queues = vhost.route(exchange, keys, content)
+    cost: i64 = (STEPS_MAX - content.steps_left) // STEPS_PER_QUEUE
+    vhost.log.own.given += cost
+    if content.steps_left >= 0:
+        return Routed(queues, content.effects, cost)
+    vhost.churn.unrouted += 1
+    vhost.churn.unrouted_from = f"exchange '{exchange.name}' in vhost '{vhost.name}'"
+    routed = Routed([], None, cost)
+    routed.is_complete = False
+    return routed
 
-    The exchanges that act on it have done so.
-    """
+
+def route_message(vhost: VirtualHost, exchange: Exchange, keys: list[str], message: Message) -> Routed:
+    """Return where `message` goes. The exchanges that act on it have done so."""
     content = Content(message.header_payload())
     if vhost.held:
         content.due_ms = due_time_ms(content.header_payload, vhost.log.now_ms)
-    queues = vhost.route(exchange, keys, content)
-    effects = content.effects
-    if effects is None:
-        return queues, False
-    effects.publish(message)
-    return queues, effects.has_takers()
+    routed = route_own(vhost, exchange, keys, content)
+    if routed.effects is not None:
+        routed.effects.publish(message)
+    return routed
 
 
-def publish_released(vhost: VirtualHost, exchange: Exchange, message: Message) -> None:
-    """Route a message that `exchange` has held, by the current bindings, and publish it."""
-    message.sole = False
+def route_released(vhost: VirtualHost, exchange: Exchange, message: Message) -> Routed:
+    """Route a message that `exchange` has held, by the current bindings."""
     keys = [message.envelope.routing_key, *_carbon_copies(message)]
     blind_copies = message.envelope.blind_copies
     if blind_copies is not None:
         keys += blind_copies
-    content = Content(message.header_payload())  # without a time: nothing holds it again
-    queues = vhost.route(exchange, keys, content)
-    if content.effects is not None:
-        content.effects.publish(message)
+    return route_own(vhost, exchange, keys, Content(message.header_payload()))  # without a time: nothing holds it again
+
+
+def publish_released(vhost: VirtualHost, exchange: Exchange, message: Message, routed: Routed) -> None:
+    """Publish a message that `exchange` has held."""
+    message.sole = False
+    if routed.effects is not None:
+        routed.effects.publish(message)
+    queues = routed.queues
     held = vhost.held.get(exchange.name)
     if held is not None and len(queues) > QUEUES_AT_ONCE and (not message.persistent or vhost.log.hold()):
         held.is_spreading = True
@@ -139,6 +156,9 @@ def publish_copy(vhost: VirtualHost, message: Message, exchange: Exchange, routi
     """Publish `message` once more, as an operator asked, with its properties but without its own time.
 
     Returns how many queues and exchanges took it, and whether one of them refused it.
+
+    Raises:
+        ChannelException: 406, routing it takes too many steps.
     """
     header = message.header_payload()
     copy = Message(
@@ -153,12 +173,14 @@ def publish_copy(vhost: VirtualHost, message: Message, exchange: Exchange, routi
     if known_headers(header) & HAS_DEATHS:
         copy.republished = True
     copy.expiration_ms = expiration_ms_of(header)
-    queues, held = route_message(vhost, exchange, [routing_key], copy)
-    vhost.timers.worked += len(queues)  # wills whose time has come
+    routed = route_message(vhost, exchange, [routing_key], copy)
+    vhost.timers.worked += len(routed.queues) + routed.cost  # wills whose time has come
+    if not routed.is_complete:
+        raise too_many_steps(exchange.name, vhost.name)
     is_refused = False
-    for queue in queues:
+    for queue in routed.queues:
         is_refused = queue.accept(copy, BROKER) == REFUSED or is_refused
-    return len(queues) + held, is_refused
+    return len(routed.queues) + routed.is_held(), is_refused
 
 
 def _carbon_copies(letter: Message) -> list[str]:

@@ -27,7 +27,7 @@ from warren.amqp.inequivalence import locked
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
 from warren.exchanges.exchange import BindJob, Exchange
-from warren.exchanges.exchange_host import ExchangeHost
+from warren.exchanges.exchange_host import ExchangeHost, Routed
 from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import is_cacheable_route, route
 from warren.msgstore.log.batch import BatchWaiter
@@ -64,7 +64,7 @@ from warren.vhosts.metadata import (
     VhostPut,
 )
 from warren.vhosts.metadata_journal import Journal
-from warren.vhosts.own_publishes import publish_released
+from warren.vhosts.own_publishes import publish_released, route_released
 from warren.vhosts.policies import PolicyBook
 from warren.vhosts.policy_run import PolicyRun
 from warren.vhosts.records import VhostRecords
@@ -543,8 +543,8 @@ class VirtualHost(ExchangeHost):
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
         return None if self._letters is None else self._letters.send(queue, message, reason)
 
-    def send_letter(self, queue: Queue, letter: Message) -> bool:
-        return self._letters is None or self._letters.send_again(letter)
+    def send_letter(self, queue: Queue, letter: Message) -> i64:
+        return 0 if self._letters is None else self._letters.send_again(letter)
 
     @property
     def letters(self) -> DeadLettering:
@@ -553,8 +553,11 @@ class VirtualHost(ExchangeHost):
         assert letters is not None
         return letters
 
-    def publish_released(self, exchange: Exchange, message: Message) -> None:
-        publish_released(self, exchange, message)
+    def route_released(self, exchange: Exchange, message: Message) -> Routed:
+        return route_released(self, exchange, message)
+
+    def publish_released(self, exchange: Exchange, message: Message, routed: Routed) -> None:
+        publish_released(self, exchange, message, routed)
 
     def delivery_overdue(self, ledger: DeliveryLedger, tag: int, timeout_ms: int) -> None:
         self.overdue.append((ledger, tag, timeout_ms))

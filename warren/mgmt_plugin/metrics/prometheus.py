@@ -564,6 +564,8 @@ class Metrics:
             yield Metric(f"reactor_{name}", kind, text), _one(value)
         dropped = Metric("mqtt_dropped_total", COUNTER, "Messages of QoS 0 for clients that did not read in time")
         yield dropped, _one(self._view.churn().dropped_qos_0)
+        unrouted = Metric("unrouted_total", COUNTER, "Messages of the broker whose routing takes too many steps")
+        yield unrouted, _one(self._view.churn().unrouted)
         held = Metric("links_held", GAUGE, "1 while shovels, federation links and tables are held")
         yield held, _one(int(self._management.held_links.reason != ""))
         by_protocol = [(labels(("protocol", name)), count) for name, count in sorted(totals.protocols.items())]

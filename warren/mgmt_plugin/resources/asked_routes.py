@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from warren.amqp.codec import NAME_MAX_BYTES
+from warren.amqp.errors import ChannelException
 from warren.amqp.properties import BasicProperties
 from warren.engine_view.engine_view import EngineView
 from warren.engine_view.routing import SHOWN_MAX
@@ -51,7 +52,10 @@ class AskedRouteHandlers(Handlers):
             if len(properties.headers) > HEADERS_BYTES_MAX:
                 raise bad_request(f"headers have more than {HEADERS_BYTES_MAX} bytes")
         header = b"\x00\x3c\x00\x00" + bytes(8) + properties.encode()
-        queues, subscribers = self._view.routing.receivers(vhost, start, question.routing_key, header)
+        try:
+            queues, subscribers = self._view.routing.receivers(vhost, start, question.routing_key, header)
+        except ChannelException as error:
+            raise bad_request(error.explanation) from None
         way = self._view.routing.way(vhost, question.routing_key, header)
         for _ in way.follow(start):
             await give_way()
