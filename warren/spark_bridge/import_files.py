@@ -54,6 +54,7 @@ PART_BYTES: Final = 16 << 20
 KEPT_S: Final = 7 * 24 * 3600
 QUEUE_FULL_WAIT_S: Final = 600.0
 _RETRY_PAUSE_S: Final = 1.0
+_ENDING: Final = -1
 _DELIVERY_MODE: Final = "delivery_mode"
 _PERSISTENT: Final = 2
 _CONFLICT: Final = "conflict"
@@ -90,7 +91,7 @@ class Watcher(Protocol):
 class ImportState:
     """How far an import is: the next commit is number `batch`, and begins with row `rows`.
 
-    `pending`: how many rows that commit has, if it was begun; else 0.
+    `pending`: how many rows that commit has, if it was begun, `_ENDING` if it is the last one; else 0.
     """
 
     query: str
@@ -199,6 +200,8 @@ class Import:
 
     def _run(self) -> ImportState:
         state = self._begun()
+        if state.pending == _ENDING:
+            self._end(state)
         batch = state.batch
         if self._note.maybe_content() is None:
             state.save(self._note)
@@ -227,10 +230,17 @@ class Import:
                 f"{state.rows} rows were read, and {state.published} messages published, {state.unroutable} unroutable"
             )
         if state.batch != batch:
-            self._committed(state, [], KEPT_S)
-            state.batch += 1
-            state.save(self._note)
+            self._end(state)
         return state
+
+    def _end(self, state: ImportState) -> None:
+        """Have the broker forget the import some time: an empty commit follows the others."""
+        state.pending = _ENDING
+        state.save(self._note)
+        self._committed(state, [], KEPT_S)
+        state.batch += 1
+        state.pending = 0
+        state.save(self._note)
 
     def _begun(self) -> ImportState:
         """Return the existing state, or a new one."""

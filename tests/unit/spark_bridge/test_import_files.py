@@ -292,6 +292,30 @@ def test_a_commit_is_remembered_until_the_import_is_repeated_and_not_for_ever(
     assert broker.kept_s[last] is None and (last[0], last[1] + 1) in broker.kept_s
 
 
+@pytest.mark.parametrize("is_done", [False, True])
+def test_an_import_that_was_killed_at_its_end_publishes_what_was_added(
+    broker: ExportBroker, tmp_path: Path, *, is_done: bool
+) -> None:
+    directory = exported(broker, tmp_path, some(5))
+    commit = broker.commit_stages
+
+    def commit_stages(query: str, batch: int, stages: Any, **options: Any) -> Committed:
+        if is_done or stages:
+            found = commit(query, batch, stages, **options)
+        if not stages:
+            raise Killed
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker, "commit_stages", commit_stages)
+        with pytest.raises(Killed):
+            publish(broker, directory)
+    broker.queues["orders"].add(3)
+    Export(broker, ExportOptions("orders", directory), Watched()).run()
+    assert publish(broker, directory).published == 8
+    assert [batch for _, batch in broker.commits] == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("rows", [2, 16])
 def test_a_commit_that_was_begun_has_the_same_rows_in_other_pieces(
     broker: ExportBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
