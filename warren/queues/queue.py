@@ -126,9 +126,6 @@ class Queue(BaseQueue):
     def _delay(self, message: Message, until_ms: i64) -> None:
         self.need_keeper().hold(message, until_ms)
 
-    def will_store(self, message: Message) -> bool:
-        return self.stores and (message.persistent or self.rules.is_quorum)
-
     def publish_steps(self) -> i64:
         return 1 if self.keeper is None else RULED_STEPS
 
@@ -372,6 +369,7 @@ class Queue(BaseQueue):
     def apply_rules(self, rules: QueueRules) -> None:
         super().apply_rules(rules)
         self.stores = self.durable and not rules.memory_only
+        self.stores_transient = rules.is_quorum
         self.restrain()
         has_keeper = self.keeper is not None or not rules.is_plain
         if has_keeper:

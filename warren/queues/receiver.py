@@ -44,6 +44,7 @@ class Receiver(Destination):
         super().__init__(name, is_queue=is_queue, durable=durable)
         self.ticket: i64 = 0  # of its declaration in the journal of metadata; 0: there is nothing to wait for
         self.stores: bool = durable  # persistent messages go into the log
+        self.stores_transient: bool = False  # and transient ones as well
 
     def publish(self, message: Message) -> i64:
         """Take a routed message that a channel published, and that has no expiration; see `accept`."""
@@ -59,7 +60,7 @@ class Receiver(Destination):
 
     def will_store(self, message: Message) -> bool:
         """Tell whether `message` goes into the log if it is taken."""
-        return self.stores and message.persistent
+        return self.stores and (message.persistent or self.stores_transient)
 
     def publish_steps(self) -> i64:
         """Return the steps that a message counts that comes to it, or comes back, in work of several turns."""
