@@ -200,7 +200,8 @@ class Amqp10Client:
             UByte(0),
             described(SOURCE, source),
         ]
-        fields += [described(TARGET, []), None, None, None, None, None, None, given.pop("properties", None)]
+        most = given.pop("message_max", None)
+        fields += [described(TARGET, []), None, None, None, most, None, None, given.pop("properties", None)]
         assert not given
         return self.send(ATTACH, fields, channel)
 

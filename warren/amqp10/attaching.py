@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 
 HANDLE_MAX: Final = 255
+SIZE_MAX: Final = (1 << 63) - 1  # no message is larger
 LINK_NAME_MAX_BYTES: Final = 1024
 # Characters of the filters that look at messages, on all links of a session.
 FILTERS_MAX: Final = 65536
@@ -185,6 +186,7 @@ def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arg
     if code != SOURCE:
         raise LinkError(INVALID_FIELD, "a source that is none")
     settled = _settle_mode(fields) == SETTLED
+    link.message_max = min(fields.number(10, 0), SIZE_MAX)
     address = source.text(0)
     filters: dict[object, object] = {}
     may_filter = False
@@ -231,7 +233,7 @@ def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arg
         given.append(Array(0xA3, [Symbol(capability)]))
     mode = UByte(SETTLED if settled or link.is_management else 0)
     values: list[object] = [str(name), UInt(handle), False, mode, UByte(0), described(SOURCE, given)]
-    values += [fields.any(6), None, None, UInt(0), None]
+    values += [fields.any(6), None, None, UInt(0), ULong(link.message_max) if link.message_max else None]
     values.append(Array(0xA3, [Symbol(each) for each in CAPABILITIES]) if may_filter else None)
     if link.is_management:
         values += [None, {Symbol("paired"): True}]
@@ -295,7 +297,10 @@ def _consume(session: Amqp10Session, link: SendingLink, queue: str, settled: boo
     found = session.vhost.queues.get(queue)
     session.prefetch = STREAM_PREFETCH if found is not None and found.rules.queue_type == STREAM else 0
     tag = f"{TAG_PREFIX}{link.handle}"
-    consume(session, m.BasicConsume(0, queue, tag, False, settled, False, False, arguments))
+    no_ack = settled and link.message_max == 0
+    consume(session, m.BasicConsume(0, queue, tag, False, no_ack, False, False, arguments))
+    if link.message_max:
+        session.transfers.limit(session.ledger.consumers[tag], link.message_max, settles=settled)
     _begin_consumer(session, link, session.ledger.consumers[tag])
 
 

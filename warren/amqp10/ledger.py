@@ -5,7 +5,10 @@
 2. A transfer takes one of the session's window. When the window is used up, nothing is handed out (`is_shut`) until the
    peer widens it. The rest of a delivery that is cut at that point is held, and goes first.
 3. No frame is larger than the peer takes. A delivery of several frames is made as the socket takes it.
-4. The encoded sections of a message are kept for the next one with the same envelope and properties.
+4. A message that is larger than the receiver takes (`max-message-size`) is not sent. Its delivery has a place in the
+   sequence of the session, which ends because of it, as with RabbitMQ, and gives its deliveries back. So deliveries of
+   such a link that are sent settled wait for no answer, but are not settled before that is known.
+5. The encoded sections of a message are kept for the next one with the same envelope and properties.
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from warren.amqp.methods import FRAME_OVERHEAD_BYTES
 from warren.amqp.outbox import CHUNK_MIN_BYTES, Supply
 from warren.amqp.properties import BasicProperties, decode_properties
 from warren.amqp10.conversion import data_head, delivery_count_of, header_section
+from warren.amqp10.error_conditions import MESSAGE_SIZE, LinkError
 from warren.amqp10.link_draining import continue_drains
 from warren.amqp10.originals import Shown, StoredLayout
 from warren.amqp10.performatives import to_i32
 from warren.channels.prepared_publish import PROPERTIES_AT
 from warren.msgstore.log.message import HEADER_AT, Envelope, Message
 from warren.queues.delivery import NOWHERE, Consumer, DeliveryLedger
+from warren.queues.timers import Timer
 
 if TYPE_CHECKING:
     from warren.amqp10.peer import Amqp10Peer
@@ -132,6 +137,29 @@ class Transfers(Supply):
         return made
 
 
+class SizeLimit:
+    """The largest message that a receiver takes, in bytes. `settles`: its messages are sent settled."""
+
+    def __init__(self, most: i64, *, settles: bool) -> None:
+        self.most: i64 = most
+        self.settles: bool = settles
+
+
+_NO_LIMITS: Final[dict[Consumer, SizeLimit]] = {}  # shared by all without any: never changed
+
+
+class OversizedEnd(Timer):
+    """Ends the session of a receiver that does not take a message: not while its queue hands out."""
+
+    def __init__(self, session: Amqp10Session, error: LinkError) -> None:
+        super().__init__()
+        self._session = session
+        self._error = error
+
+    def due(self, now_ms: i64) -> None:
+        self._session.refuse(self._error, 0)
+
+
 class Amqp10Ledger(DeliveryLedger):
     """The deliveries of one session. `window`: the number of transfers that its peer takes."""
 
@@ -145,6 +173,8 @@ class Amqp10Ledger(DeliveryLedger):
         self.frame_bytes: i64 = peer.peer_frame_bytes
         self.is_shut = window == 0
         self._log = peer.broker.log
+        self._timers = peer.broker.timers
+        self._limits = _NO_LIMITS
         self._held: Outgoing | None = None
         # The encoded form of the last delivery, for the next one with the same envelope and properties.
         self._envelope: Envelope | None = None
@@ -155,6 +185,17 @@ class Amqp10Ledger(DeliveryLedger):
         self._failures: int = 0
         self._sections = b""
         self._layout = StoredLayout(self._decoded, {})
+
+    def limit(self, consumer: Consumer, most: i64, *, settles: bool) -> None:
+        """Send the peer of a consumer no message with more than `most` bytes."""
+        if self._limits is _NO_LIMITS:
+            self._limits = {}
+        self._limits[consumer] = SizeLimit(most, settles=settles)
+
+    def forget_limit(self, consumer: Consumer) -> None:
+        """The link of a consumer has ended."""
+        if self._limits:
+            self._limits.pop(consumer, None)
 
     def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
         try:
@@ -176,12 +217,21 @@ class Amqp10Ledger(DeliveryLedger):
         size: i64 = message.body_bytes
         body_at: i64 = header_end + HEADER_AT
         layout = self._layout
+        limit = self._limits.get(consumer) if self._limits else None
+        settled: bool = consumer.no_ack
+        if limit is not None:
+            behind: i64 = len(data_head(size)) + size if layout.is_usual else len(layout.sections(message.body()))
+            if not self._takes(limit, len(prefix) + behind):
+                return
+            if limit.settles:
+                settled = True
+                self.ack(tag, False)
         if not layout.is_usual:
-            self._send(consumer.deliver_head, tag, consumer.no_ack, prefix, layout.sections(message.body()))
+            self._send(consumer.deliver_head, tag, settled, prefix, layout.sections(message.body()))
             return
         if size >= LARGE_MIN_BYTES:
             parts = message.body_parts(size)
-            self._send_parts(consumer.deliver_head, tag, consumer.no_ack, prefix + data_head(size), parts, size)
+            self._send_parts(consumer.deliver_head, tag, settled, prefix + data_head(size), parts, size)
             return
         if size == 0:
             body = b""
@@ -197,7 +247,18 @@ class Amqp10Ledger(DeliveryLedger):
             prefix = out.getvalue()
         else:
             prefix = prefix + data_head(size)
-        self._send(consumer.deliver_head, tag, consumer.no_ack, prefix, body)
+        self._send(consumer.deliver_head, tag, settled, prefix, body)
+
+    def _takes(self, limit: SizeLimit, size: i64) -> bool:
+        """Tell whether the peer takes a message of `size` bytes; if not, the session ends soon, see (4)."""
+        if size <= limit.most:
+            return True
+        self.is_shut = True
+        session = self.session
+        if session is not None:
+            text = f"message size ({int(size)} bytes) > maximum message size ({int(limit.most)} bytes)"
+            self._timers.at(self._log.now_ms, OversizedEnd(session, LinkError(MESSAGE_SIZE, text)))
+        return False
 
     def searches_on(self) -> None:
         if self.session is not None:
@@ -318,3 +379,4 @@ class Amqp10Ledger(DeliveryLedger):
         super().close()
         self._held = None
         self._envelope = None
+        self._limits = _NO_LIMITS

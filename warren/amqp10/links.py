@@ -82,6 +82,7 @@ class SendingLink(Link):
         self.queue = ""  # that was made for it, and goes with it
         self.is_draining: bool = False
         self.filter_size: i64 = 0  # in characters
+        self.message_max: int = 0  # the largest message that the client takes on it, in bytes; 0: any
         # For a stream: its position when a drain was looked at last, and the end at the time of that request.
         self.place: i64 = 0
         self.drain_to: i64 = 0

@@ -548,6 +548,8 @@ class Amqp10Session(Session):
     def link_ended(self, link: Link, answer: bytes) -> None:
         """Everything of a link has ended: tell its client."""
         if isinstance(link, SendingLink):
+            if link.consumer is not None:
+                self.transfers.forget_limit(link.consumer)
             link.consumer = None
             link.responses.clear()
             queue = self.vhost.queues.get(link.queue) if link.queue else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from amqp10_harness import DISPOSITION, Amqp10Client, Frame, amqp10_client, message, section, sections
+from amqp10_harness import DETACH, DISPOSITION, Amqp10Client, Frame, amqp10_client, message, section, sections
 from engine_harness import Harness
 
 from warren.amqp.field_table import Timestamp as Seconds
@@ -13,6 +13,7 @@ from warren.amqp.field_table import encode_table
 from warren.amqp10.conversion import ANNOTATIONS_MAX_BYTES
 from warren.amqp10.dispositions import ANNOTATED_MAX_BYTES
 from warren.amqp10.performatives import ACCEPTED, MODIFIED, RECEIVED, REJECTED, RELEASED, described
+from warren.amqp10.session import Amqp10Session
 from warren.amqp10.values import Array, Described, Symbol, Timestamp, UByte, UInt, ULong, Uuid
 from warren.engine_view.engine_view import EngineView
 from warren.engine_view.refs import QueueRef
@@ -246,6 +247,50 @@ def test_a_state_that_is_no_outcome_ends_the_session(harness: Harness) -> None:
     (end,) = client.settle(0, 0, 0x33)
     assert end.name == "end" and error_of(end) == "amqp:invalid-field"
     assert harness.queue("q").ready_count == 1
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+@pytest.mark.parametrize("size", [200, 3000, (1 << 20) + 1])
+def test_a_receiver_gets_no_message_that_is_larger_than_it_takes(harness: Harness, mode: int, size: int) -> None:
+    """The session ends, as with RabbitMQ, and all messages are in the queue again, in both settle modes."""
+    queue = harness.queue("q")
+    publisher = harness.channel()
+    publisher.publish("", "q", b"small")
+    client = amqp10_client(harness)
+    (attached,) = client.receiver(0, "/queues/q", mode=mode, message_max=ULong(size))
+    assert attached.field(10) == size
+    first = client.credit(0, 10)
+    assert bodies(first) == [b"small"] and first[0].field(4) == bool(mode)
+    if mode == 0:
+        client.settle(0, 0, ACCEPTED)
+    exact = size - (len(first[0].payload) - len(b"small")) - (0 if size < 256 else 3)
+    publisher.publish("", "q", b"x" * exact)
+    arrived = client.take()
+    assert b"".join(each.payload for each in arrived)[-exact:] == b"x" * exact
+    assert sum(len(each.payload) for each in arrived) == size
+    if mode == 0:
+        client.settle(1, 1, ACCEPTED)
+    assert queue.message_count == 0
+    for body in (b"y" * (exact + 1), b"behind"):
+        publisher.publish("", "q", body)
+    assert client.take() == []
+    harness.pass_time(0)
+    (end,) = client.take()
+    assert (end.name, error_of(end)) == ("end", "amqp:link:message-size-exceeded")
+    assert (queue.ready_count, queue.unacked_count) == (2, 0)
+    other = amqp10_client(harness)
+    other.receiver(0, "/queues/q")
+    again = other.credit(0, 2)
+    assert b"".join(each.payload for each in again).endswith(b"behind"), "in their old places"
+
+
+def test_a_limit_goes_with_its_link(harness: Harness) -> None:
+    client = amqp10_client(harness)
+    for _ in range(3):
+        client.receiver(0, "/queues/q", message_max=ULong(100))
+        client.send(DETACH, [UInt(0), True])
+    session = next(iter(client.peer.channels.values()))
+    assert isinstance(session, Amqp10Session) and not session.transfers._limits
 
 
 def test_settled_deliveries_wait_for_nothing(harness: Harness) -> None:
