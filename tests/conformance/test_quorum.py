@@ -307,3 +307,16 @@ def test_it_comes_back(clean: bool) -> None:
     declare(client)
     fail(client, QUORUM_DELIVERY_LIMIT + 1)
     assert client.get("q") is None
+
+
+@rule("rabbitmq.quorum.single-active", "A quorum queue with a single active consumer has no basic.get: 405.")
+def test_a_get_is_refused_beside_a_single_active_consumer(client: Client, harness: Harness) -> None:
+    declare(client, single_active_consumer=True)
+    client.publish("", "q", b"m")
+    refusal = client.refused(1, m.BasicGet(0, "q", False))
+    assert (refusal.code, refusal.text) == (
+        405,
+        "RESOURCE_LOCKED - cannot obtain access to locked queue 'q' in vhost '/'. basic.get operations are not "
+        "supported by quorum queues with single active consumer",
+    )
+    assert harness.queue("q").ready_count == 1

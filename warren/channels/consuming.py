@@ -33,6 +33,7 @@ from warren.amqp.errors import (
     NOT_ALLOWED,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
     ChannelException,
     ConnectionException,
 )
@@ -70,6 +71,12 @@ def get(channel: Session, method: m.BasicGet) -> None:
     queue = channel.vhost.queue(name, channel.connection)
     if not isinstance(queue, Queue):
         raise queue.refusal("basic.get")
+    if queue.rules.is_quorum and queue.rules.single_active:
+        text = (
+            f"cannot obtain access to locked queue '{name}' in vhost '{channel.vhost.name}'. basic.get operations "
+            "are not supported by quorum queues with single active consumer"
+        )
+        raise ChannelException(RESOURCE_LOCKED, text)
     if not answer_get(queue, channel.ledger, method.no_ack):
         channel.reply(m.BasicGetEmpty(""))
 
