@@ -382,10 +382,14 @@ class Broker:
             if vhost.overdue:
                 overdue = vhost.overdue
                 vhost.overdue = []
-                for ledger, tag, timeout_ms in overdue:
-                    channel = ledger.owner
-                    if isinstance(channel, Session):
-                        end_overdue(channel, tag, timeout_ms)
+                self.log.own.begin()
+                try:
+                    for ledger, tag, timeout_ms in overdue:
+                        channel = ledger.owner
+                        if isinstance(channel, Session):
+                            end_overdue(channel, tag, timeout_ms)
+                finally:
+                    self.log.own.end()
 
     # --- commits ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@
 2. A delivery whose time begins again has another entry, and `_touched` says which one is valid. That is forgotten
    together with the entries of answered deliveries. So the entries of a delivery do not add up, however often its time
    begins again. An answer that waits in a transaction ends both limits, and a rollback begins them again.
-3. Deliveries come back in the order of their limits, `LEAVE_MAX` in one turn.
+3. Deliveries come back in the order of their limits, `LEAVE_MAX` in one turn, and as many as the open batch has room
+   for if they are stored again (``msgstore.log.own_writes``).
 4. An answer after the consumer timeout is ignored: the ledger knows the tag (`DeliveryLedger.take_overdue`). After the
    visibility timeout the tag is unknown: the consumer stays, and has to learn that its answer had no effect.
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.own_writes import PACED
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.message_deaths import LEAVE_MAX
 from warren.queues.queue_host import QueueHost
@@ -61,6 +63,7 @@ class DeliveryTimeouts:
         self._timer = timer
         self._limits: list[tuple[int, int, TimeLimit]] = []  # a heap by time; the number keeps equal times in order
         self._made: i64 = 0
+        self._rests_until_ms: i64 = 0  # the open batch has no room until then, as far as we know
         self._touched: dict[tuple[DeliveryLedger, int], int] = {}  # until when, by `TimeLimit.key`
 
     def __len__(self) -> int:
@@ -113,34 +116,52 @@ class DeliveryTimeouts:
 
     def first_ms(self) -> i64:
         """Return when the next limit is over."""
-        return self._limits[0][0] if self._limits else NEVER
+        if not self._limits:
+            return NEVER
+        first_ms: i64 = self._limits[0][0]
+        return first_ms if first_ms > self._rests_until_ms else self._rests_until_ms
 
     def end_due(self, now_ms: i64) -> None:
-        """Take back deliveries whose time is over."""
+        """Take back deliveries whose time is over, see (3)."""
         limits = self._limits
+        if not limits or limits[0][0] > now_ms:
+            return
+        own = self._log.own
+        room: i64 = own.room() if own.may(PACED) else i64(0)
         left: i64 = LEAVE_MAX
-        while limits and limits[0][0] <= now_ms and left > 0:
-            left -= 1
-            self._end(heappop(limits)[2])
-            limits = self._limits
+        own.begin()
+        try:
+            while limits and limits[0][0] <= now_ms and left > 0 and room > 0:
+                left -= 1
+                room -= self._end(heappop(limits)[2])
+                limits = self._limits
+        finally:
+            own.end()
+        if room <= 0:
+            self._rests_until_ms = now_ms + 1
         self._host.timers.worked += LEAVE_MAX - left
 
-    def _end(self, limit: TimeLimit) -> None:
+    def _end(self, limit: TimeLimit) -> i64:
+        """End a limit; return how many bytes that stores again, about."""
         ledger = limit.ledger
         if self._touched:
             key = limit.key()
             if self._touched.get(key, 0) > limit.at_ms:
-                return
+                return 0
             self._touched.pop(key, None)
+        delivery = ledger.maybe_outstanding(limit.tag)
+        if delivery is None:
+            return 0
+        queue = self._queue
+        stored: i64 = delivery.message.memory_bytes if queue.rewrites(-1) else i64(0)
         if limit.timeout_ms > 0:
-            if ledger.is_outstanding(limit.tag):
-                self._host.delivery_overdue(ledger, int(limit.tag), int(limit.timeout_ms))
-            return
-        delivery = ledger.maybe_take(limit.tag)
-        if delivery is not None:
-            ledger.release(delivery)
-            self._queue.requeue(delivery, failed=True)
-            self._queue.wake()
+            self._host.delivery_overdue(ledger, int(limit.tag), int(limit.timeout_ms))
+            return stored
+        ledger.maybe_take(limit.tag)
+        ledger.release(delivery)
+        queue.requeue(delivery, failed=True)
+        queue.wake()
+        return stored
 
     def close(self) -> None:
         """Release everything: the queue is deleted."""

@@ -99,6 +99,13 @@ def quorum_in_a_transaction(client: Client) -> None:
     client.send(1, m.BasicNack(0, multiple=True, requeue=True), m.BasicCancel("c", True))
 
 
+def quorum_with_limit(client: Client, limit: str) -> None:
+    fill(client, "q", arguments={"x-queue-type": "quorum", limit: 1000})
+    client.send(1, m.BasicConsume(0, "q", "", False, False, False, False, NO_TABLE))
+    client.take()
+    client.harness.queue("q").pause(paused=True)  # returned messages are not delivered again
+
+
 def is_back(harness: Harness) -> bool:
     queue = harness.queue("q")
     return (queue.ready_count, queue.unacked_count) == (COUNT, 0)
@@ -146,6 +153,18 @@ CASES = {
     ),
     "each delivery is given back": Case(quorum, give_back_each, lambda harness: True, waits_for_space=False),
     "delayed retry": Case(quorum_with_delay, leave, is_held, waits_for_space=False),
+    "visibility timeouts": Case(
+        lambda client: quorum_with_limit(client, "x-visibility-timeout"),
+        lambda client: client.harness.pass_time(1),
+        is_back,
+        waits_for_space=False,
+    ),
+    "consumer timeouts": Case(
+        lambda client: quorum_with_limit(client, "x-consumer-timeout"),
+        lambda client: client.harness.pass_time(1),
+        is_back,
+        waits_for_space=False,
+    ),
     "nack of all": Case(
         out_of_plain, lambda client: client.send(1, m.BasicNack(0, multiple=True, requeue=False)), has_letters
     ),
@@ -244,7 +263,7 @@ def test_what_moves_does_not_wait_for_memory(case: Case) -> None:
     slow.harness.broker.set_alarm("memory", True)
     slow.harness.hold_commits = False
     slow.harness.settle()
-    slow.harness.pass_time(0.001)
+    slow.harness.pass_time(0.1)
     assert case.is_done(slow.harness)
 
 
