@@ -15,10 +15,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.channels.consuming import note_consumer
 from warren.channels.jobs import LOOKS_PER_STEP
 from warren.channels.session import CHANNEL_CLOSING
+from warren.msgstore.log.own_writes import PACED
 from warren.queues.delivery import Delivery
 from warren.queues.long_work import Job, Steps
 
@@ -88,6 +91,9 @@ class OverdueRun(Job):
         self._tags: list[int] | None = None
         self._next: int = 0
 
+    def need(self) -> i64:
+        return PACED
+
     def go_on(self, steps: Steps) -> bool:
         channel = self._channel
         ledger = channel.ledger
@@ -110,6 +116,7 @@ class OverdueRun(Job):
             if delivery is not None and has_broker_limit(delivery):
                 steps.left -= 1
                 end_overdue(channel, tag, self._timeout_ms)
+                steps.wrote(delivery.message.memory_bytes)
         return True
 
 

@@ -106,6 +106,17 @@ def quorum_with_limit(client: Client, limit: str) -> None:
     client.harness.queue("q").pause(paused=True)  # returned messages are not delivered again
 
 
+def quorum_and_paused(client: Client) -> None:
+    quorum(client)
+    client.harness.queue("q").pause(paused=True)
+
+
+def exceed_the_limit(client: Client) -> None:
+    client.harness.broker.limits.delivery_timeout_s = 60.0
+    for _ in range(12):
+        client.harness.pass_time(15)
+
+
 def is_back(harness: Harness) -> bool:
     queue = harness.queue("q")
     return (queue.ready_count, queue.unacked_count) == (COUNT, 0)
@@ -165,6 +176,7 @@ CASES = {
         is_back,
         waits_for_space=False,
     ),
+    "the limit of the broker": Case(quorum_and_paused, exceed_the_limit, is_back, waits_for_space=False),
     "nack of all": Case(
         out_of_plain, lambda client: client.send(1, m.BasicNack(0, multiple=True, requeue=False)), has_letters
     ),
