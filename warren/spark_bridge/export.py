@@ -7,7 +7,8 @@
               acked afterwards                                            4. drain: their messages are acked
 
 1. After any crash a second run continues where the manifest ends: every row is in the files once, and a drain acks only
-   messages that are in a file. Files of a run that are not in the manifest are deleted by the next run.
+   messages that are in a file. Files of a run that are not in the manifest are deleted by the next run, if it reads
+   their messages again: else the manifest is an older copy, and the export ends.
 2. Counts are verified: rows read against the offsets that were covered, rows written against the counts in the files
    themselves.
 3. Messages that retention has removed, or that cannot be read, end the export with `DataLoss`. With `skip_lost` they
@@ -39,7 +40,7 @@ from warren.spark_bridge.bridge_errors import (
     UsageError,
 )
 from warren.spark_bridge.columns import Context, to_record_batches
-from warren.spark_bridge.control import BrokerClient, Description
+from warren.spark_bridge.control import BrokerClient, Description, DrainSession
 from warren.spark_bridge.export_targets import DeltaTarget, FileTarget, Target
 from warren.spark_bridge.lives import Lives, Remembered, id_at
 from warren.spark_bridge.manifest import Manifest
@@ -220,6 +221,12 @@ class Export:
             found = self._client.describe(self._options.queue)
             mode = self._mode(found)
             state = self._begun(mode)
+            session = None
+            if mode == DRAIN:
+                session = self._opened(state)
+                consumer, state = state.source["consumer"], self._begun(mode)  # nobody acknowledges by another one now
+                if state.source["consumer"] != consumer:
+                    raise UsageError(f"another export is writing into {self.place}")
             self._target = self._made_target(state)
             self._target.clean(state)
             self._state, self._after = state, state.copied()
@@ -227,10 +234,10 @@ class Export:
             try:
                 if mode == LOG:
                     self._log(found)
-                elif mode == SNAPSHOT:
+                elif session is None:
                     self._snapshot()
                 else:
-                    self._drain()
+                    self._drain(session)
             except BaseException:
                 self._target.abandon()
                 raise
@@ -338,6 +345,7 @@ class Export:
     def _log(self, found: Description) -> None:
         state, after = self._now()
         sources = self._streams(found, state.positions)
+        self._drop_left(self._are_read_again(sources))
         self._watcher.planned(sum(each.end - each.first for each in sources), sum(each.bytes for each in sources))
         for source in sources:
             before = after.positions.get(source.name)
@@ -357,6 +365,22 @@ class Export:
                 after.lost += lost
             self._take_all(source)
         self._commit()
+
+    def _are_read_again(self, sources: list[_Source]) -> bool:
+        """Tell whether each source begins where the manifest ends."""
+        positions = self._now()[0].positions
+        return all(each.name not in positions or positions[each.name].next == each.first for each in sources)
+
+    def _drop_left(self, are_read_again: bool) -> None:
+        """Delete the files that the manifest does not name, if this run reads their messages again."""
+        assert self._target is not None
+        if self._target.left and not are_read_again:
+            raise UsageError(
+                f"{self.place} has files of this export that {self._note} does not name, such as "
+                f"{self._target.left[0]}: it is an older copy. Put the newer one back, or move these files elsewhere: "
+                "their messages may be nowhere else"
+            )
+        self._target.drop_left()
 
     def _streams(self, found: Description, positions: dict[str, Position]) -> list[_Source]:
         """Return the source for a stream, or one for each partition of a super stream."""
@@ -408,6 +432,7 @@ class Export:
         if state.state == manifest.COMPLETE:
             return
         if state.source["snapshot"] is None:
+            self._drop_left(True)
             size = self._client.describe(name).bytes
             made = self._client.make_snapshot(name, ttl_s=SNAPSHOT_TTL_S)
             for each in (state, after):
@@ -428,24 +453,26 @@ class Export:
                     f"({made.failure}): delete the directory, and export again"
                 )
             size = made.bytes
+        self._drop_left(True)
         first = state.positions[name].next
         self._watcher.planned(made.end - first, size * (made.end - first) // max(1, made.end))
         self._take_all(_Source(name, name, 0, made.id, first, made.end, made.bytes, made.snapshot))
         self._commit()
 
-    def _drain(self) -> None:
-        state, after = self._now()
-        name, consumer, client = self._options.queue, str(state.source["consumer"]), self._client
+    def _opened(self, state: Manifest) -> DrainSession:
+        """Open the session of a drain: an export into the same place by another machine ends before it acknowledges."""
         before = None if self._options.skip_lost else state.session
+        consumer, owner = str(state.source["consumer"]), f"warren export to {self.place.identity[0]}"
         try:
-            session = client.open_drain(name, consumer, f"warren export to {self.place.identity[0]}", before=before)
+            return self._client.open_drain(self._options.queue, consumer, owner, before=before)
         except Diverged as error:
             raise Diverged(f"{error}. Use another directory; with --skip-lost the export goes on in this one") from None
-        if session.life is not None:
-            state.session = after.session = (session.epoch, session.life)
-        state.save(self._note)  # by which its claims are found again
-        self._is_noted = True
+
+    def _drain(self, session: DrainSession) -> None:
+        state, after = self._now()
+        name, consumer, client = self._options.queue, str(state.source["consumer"]), self._client
         position = after.positions.get(name)
+        is_known = position is None or position.id == session.id
         if position is None or position.id != session.id:
             life = None if session.lives is None else session.lives.at(session.first)
             position = Position(session.id, session.first, base=session.first, claims=session.queue, life=life)
@@ -463,6 +490,12 @@ class Export:
                 f"{count} claims below {session.first} of {name} were released although they are in files, and come "
                 "again. With --skip-lost they are exported once more"
             )
+        self._drop_left(session.first < session.end and session.first <= position.next and is_known)
+        if session.life is not None:
+            state.session = after.session = (session.epoch, session.life)
+        state.positions[name] = after.positions[name] = position
+        state.save(self._note)  # by which its claims are found again
+        self._is_noted = True
         found = client.describe(name)
         self._watcher.planned(found.messages + max(0, session.end - position.next), found.bytes)
         mark = client.mark(name, consumer, session.epoch)

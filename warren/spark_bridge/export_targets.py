@@ -31,10 +31,15 @@ _FULL_FACTOR: Final = 8  # of files that are divided by a column: all together s
 
 
 class Target(Protocol):
-    """Takes rows, and makes them safe all at once."""
+    """Takes rows, and makes them safe all at once. `left`: the files that `clean` has found."""
+
+    left: list[str]
 
     def clean(self, state: Manifest) -> None:
-        """Undo the rest of a run that was killed; `state` may learn that it was committed after all."""
+        """Find what a killed run has left; `state` may learn that it was committed after all."""
+
+    def drop_left(self) -> None:
+        """Delete what `clean` has found: its rows are read again."""
 
     def write(self, batch: pa.RecordBatch, name: str, first: int, end: int) -> None:
         """Add rows of the offsets [first, end) of `name`."""
@@ -127,13 +132,20 @@ class FileTarget:
         self._next = len(state.files)
         self._temporary = place.scratch()
         self._verified: set[str] = {entry.path for entry in state.files}  # by the run that wrote them
+        self.left: list[str] = []
 
     def clean(self, state: Manifest) -> None:
-        """Delete files that are not complete, or that the manifest does not know."""
+        """Find the files that the manifest does not know."""
         known = {entry.path for entry in state.files}
-        for name in self._place.names():
-            if fnmatch(name.rpartition("/")[2], f"part-*-{self._id}.*") and name not in known:
-                self._place.delete(name)
+        ours = f"part-*-{self._id}.*"
+        self.left = [
+            name for name in self._place.names() if fnmatch(name.rpartition("/")[2], ours) and name not in known
+        ]
+
+    def drop_left(self) -> None:
+        for name in self.left:
+            self._place.delete(name)
+        self.left = []
 
     def write(self, batch: pa.RecordBatch, name: str, first: int, end: int) -> None:
         """Add rows of the offsets [first, end) of `name`."""
@@ -244,6 +256,7 @@ class DeltaTarget:
         self._schema = pa.schema([each.with_nullable(each.nullable or each.name == partition_by) for each in fields])
         self._state = state
         self._note = note
+        self.left: list[str] = []
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = 0
         self._rows = 0
@@ -265,6 +278,9 @@ class DeltaTarget:
             state.adopt_pending()
         state.pending = None
         state.save(self._note)
+
+    def drop_left(self) -> None:
+        """Do nothing: a transaction leaves nothing that can be seen."""
 
     @property
     def _app_id(self) -> str:

@@ -180,6 +180,7 @@ class SparkExport(Export):
         state, after = self._now()
         assert isinstance(self._target, SparkTarget)
         sources = self._streams(found, state.positions)
+        self._drop_left(self._are_read_again(sources))
         count = sum(source.end - source.first for source in sources)
         self._watcher.planned(count, sum(source.bytes for source in sources))
         starts: dict[str, Any] = {}
@@ -209,6 +210,7 @@ class SparkExport(Export):
         name = self._options.queue
         if name in state.positions:  # one job is the whole export
             return
+        self._drop_left(True)
         found = self._client.describe(name)
         self._watcher.planned(found.messages, found.bytes)
         read = self._job({"mode": SNAPSHOT}, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,51 @@ def test_a_drain_into_files_is_not_continued_with_a_broker_of_another_history(
     assert run(restored, tmp_path, mode="drain", skip_lost=True).rows == 16
     restored.queues["orders"].add(1)
     assert run(restored, tmp_path, mode="drain").rows == 17
+
+
+@pytest.mark.parametrize("mode", ["drain", "log"])
+def test_an_older_manifest_does_not_delete_files_with_messages_that_are_nowhere_else(
+    broker: ExportBroker, tmp_path: Path, mode: str
+) -> None:
+    queue = broker.queue("orders", 4) if mode == "drain" else broker.stream("orders", 4)
+    run(broker, tmp_path, mode=mode)
+    older = (tmp_path / manifest.NAME).read_bytes()
+    queue.add(3)
+    run(broker, tmp_path, mode=mode)
+    if mode == "log":
+        queue.trim(6)
+    there = files_in(tmp_path)
+    newer = (tmp_path / manifest.NAME).read_bytes()
+    (tmp_path / manifest.NAME).write_bytes(older)
+    with pytest.raises(UsageError, match=r"does not name, such as part-00001.*: it is an older copy"):
+        run(broker, tmp_path, mode=mode, skip_lost=True)
+    assert files_in(tmp_path) == there
+    (tmp_path / manifest.NAME).write_bytes(newer)
+    queue.add(1)
+    run(broker, tmp_path, mode=mode)
+    assert bodies(tmp_path) == numbers(0, 8)
+
+
+def test_two_machines_that_drain_into_one_place_lose_nothing(
+    broker: ExportBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = broker.queue("orders", 2)
+    run(broker, tmp_path, mode="drain")
+    queue.add(2)
+    load = manifest.maybe_load
+    others = [lambda: run(broker, tmp_path, mode="drain")]
+
+    def loaded(note: Any) -> Any:
+        found = load(note)
+        while others:
+            others.pop()()  # all of it, after this one has read the manifest
+            queue.add(2)
+        return found
+
+    monkeypatch.setattr(Directory, "only_one", lambda _: nullcontext())
+    monkeypatch.setattr(manifest, "maybe_load", loaded)
+    run(broker, tmp_path, mode="drain")
+    assert bodies(tmp_path) == numbers(0, 6)
 
 
 def test_released_claims_that_are_in_files_end_a_drain(broker: ExportBroker, tmp_path: Path) -> None:
