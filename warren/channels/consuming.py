@@ -169,10 +169,18 @@ def cancel(channel: Session, method: m.BasicCancel) -> None:
 
 def drop_consumer(channel: Session, consumer: Consumer) -> bool:
     """Remove a consumer from its channel and its queue, without a word; False: it had left."""
+    try:
+        if consumer.owner is channel and not _is_reply_queue(channel, consumer.queue):
+            channel.connection.broker.watchers.consumer_deleted(consumer)  # it names its channel
+    except Exception:
+        _leave(channel, consumer)  # else its queue would keep it, and nobody else would be the active one
+        raise
+    return _leave(channel, consumer)
+
+
+def _leave(channel: Session, consumer: Consumer) -> bool:
     queue = consumer.queue
     is_reply_queue = _is_reply_queue(channel, queue)
-    if consumer.owner is channel and not is_reply_queue:
-        channel.connection.broker.watchers.consumer_deleted(consumer)  # it names its channel
     if not lose(channel, consumer):
         return False
     if is_reply_queue:

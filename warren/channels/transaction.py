@@ -366,8 +366,10 @@ class Commit(Job):
         if self._spread is not None:
             self._spread.failed()
         self._end()
-        if self._next_rejected == 0:
-            self._give_back()
+        rejected = self._transaction.rejected
+        dropped = self._next_rejected
+        rejected[:dropped] = [each for each in rejected[:dropped] if each[1]]  # to be requeued: those are left
+        self._give_back()
         return False
 
     def _give_back(self) -> None:

@@ -79,9 +79,11 @@ class Held:
     def release(self, queue: QueueRef, lane: int, numbers: list[int], told: Callable[[int], None]) -> None:
         """Release the messages with these numbers, and tell their count."""
         held = _maybe_held(queue, lane)
-        assert held is not None
-        held.take(numbers, RELEASED, told)
-        self._settle()
+        if held is None:
+            told(0)  # the queue was deleted after they were listed
+        else:
+            held.take(numbers, RELEASED, told)
+            self._settle()
 
     def release_all(self, queue: QueueRef, lane: int) -> None:
         """Release everything, piece by piece in turns of their own."""

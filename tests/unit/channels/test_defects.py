@@ -17,6 +17,7 @@ from warren.channels.back_pressure import unblock
 from warren.channels.ending import close_broken
 from warren.exchanges.binding import Binding
 from warren.queues.base_queue import BaseQueue
+from warren.queues.delivery import Consumer
 from warren.queues.long_work import REST_MS
 from warren.queues.queue import Queue
 from warren.vhosts import metadata_lane
@@ -195,6 +196,9 @@ class Forgetful(TopologyWatcher):
     def queue_let_go(self, queue: BaseQueue) -> None:
         self._scarce.take()
 
+    def consumer_deleted(self, consumer: Consumer) -> None:
+        self._scarce.take()
+
     def binding_deleted(self, vhost: str, binding: Binding, by: str) -> None:
         self._scarce.take()
 
@@ -294,6 +298,42 @@ def test_a_queue_delivers_again_when_a_return_has_failed(
     assert harness.queue("q").ready_count == 4
     client.feed(method_frame(1, basic_consume("q", "c")))
     assert harness.queue("q").ready_count == 0, "it delivers nothing"
+
+
+def test_a_consumer_whose_end_could_not_be_told_is_no_longer_the_active_one() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q", arguments={"x-single-active-consumer": True})
+    first, second = harness.channel(), harness.channel()
+    first.consume("q")
+    second.consume("q")
+    harness.broker.watchers.add(Forgetful())
+    first.connection.lost()
+    settle_with_defect(harness)
+    rest(harness)
+    client.publish("", "q", b"m")
+    assert second.bodies() == [b"m"]
+    assert len(harness.queue("q").consumers) == 1
+
+
+@interpreted
+def test_deliveries_of_a_commit_that_has_failed_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    client.feed(b"".join(publish_frames("", "q", b"%d" % at) for at in range(4)))
+    holder = harness.channel()
+    assert holder.call(1, m.TxSelect()) == m.TxSelectOk()
+    holder.consume("q")
+    holder.send(1, m.BasicNack(1, False, True), m.BasicReject(2, False), m.BasicReject(3, False))
+    monkeypatch.setattr(Queue, "reject", failing(Queue.reject, Scarce()))
+    holder.connection.feed(method_frame(1, m.TxCommit()))
+    with pytest.raises(MemoryError):
+        harness.settle()
+    close_broken(holder.connection)
+    harness.settle()
+    rest(harness)
+    assert bodies(client) == [b"0", b"2", b"3"]
 
 
 # --- binds ------------------------------------------------------------------------------------------------------------

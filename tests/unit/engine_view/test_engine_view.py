@@ -14,6 +14,7 @@ from warren.amqp import methods as m
 from warren.engine_view.bindings import PIECE
 from warren.engine_view.browsing import RUN_DELIVERIES
 from warren.engine_view.engine_view import EngineView
+from warren.engine_view.held import PARKED
 from warren.engine_view.refs import ConnectionRef, ConsumerRef, QueueRef
 from warren.mqtt.sessions import restore_sessions
 
@@ -282,3 +283,15 @@ def test_counts_are_those_of_the_engine() -> None:
     assert (view.open_connections(), view.churn().queues_created) == (1, 1)
     with pytest.raises(KeyError):
         view.counts("unknown")
+
+
+def test_nothing_is_released_of_a_queue_that_was_deleted_after_a_look() -> None:
+    harness = Harness()
+    harness.channel().declare("q")
+    view = EngineView(harness.broker, harness.settle)
+    queue = view.queues.maybe("/", "q")
+    assert queue is not None
+    harness.broker.delete_queue(harness.vhost, harness.queue("q"))
+    told: list[int] = []
+    view.held.release(queue, PARKED, [1], told.append)
+    assert told == [0]
