@@ -596,6 +596,7 @@ class TakingApart(Job):
         return not self.is_under_way
 
     def failed(self) -> bool:
+        self.is_under_way = True  # if it has failed where it began, too
         return True
 
 

@@ -16,6 +16,7 @@ from warren.channels import jobs
 from warren.channels.back_pressure import unblock
 from warren.channels.ending import close_broken
 from warren.exchanges.binding import Binding
+from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.base_queue import BaseQueue
 from warren.queues.delivery import Consumer
 from warren.queues.long_work import REST_MS
@@ -355,6 +356,31 @@ def test_a_bind_that_has_failed_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     harness.settle()
     client.bind("q", "h", "")
     assert len(harness.vhost.exchanges["h"].bindings) == 1
+
+
+@interpreted
+def test_removed_messages_are_taken_apart_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    client.feed(b"".join(publish_frames("", "q", b"m") for _ in range(10)))
+    calls: list[int] = []
+    real = Reclamation.take_apart
+
+    def counted(*given: Any) -> Any:
+        calls.append(1)
+        return failing(real, scarce)(*given)
+
+    scarce = Scarce(2)
+    monkeypatch.setattr(Reclamation, "take_apart", counted)
+    harness.queue("q").purge()
+    settle_with_defect(harness)
+    harness.settle()
+    assert len(calls) == 1
+    rest(harness)
+    rest(harness)
+    assert len(calls) == 3
+    assert harness.broker.log.reclamation.is_empty()
 
 
 # --- what waits for the end of a turn ---------------------------------------------------------------------------------
