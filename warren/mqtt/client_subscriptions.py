@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import ACCESS_REFUSED, AmqpError
-from warren.amqp.field_table import EMPTY_TABLE, encode_table
+from warren.amqp.field_table import EMPTY_TABLE
 from warren.channels.access import CONFIGURE, READ
 from warren.channels.consuming import cancel, consume
 from warren.channels.ending import note_error
@@ -22,7 +22,7 @@ from warren.channels.topology import bind_subscriber, run_topology, unbind_subsc
 from warren.mqtt.ledger import MqttLedger
 from warren.mqtt.packets import V3_1, V5, Wanted
 from warren.mqtt.reason_codes import FAILURE, NO_SUBSCRIPTION, QUOTA, MqttError, reason_of
-from warren.mqtt.sessions import SharedSubscription, queue_name
+from warren.mqtt.sessions import SharedSubscription, arguments_of_queue, queue_name
 from warren.mqtt.subscriber import Subscriber
 from warren.mqtt.subscriptions import arguments_of
 from warren.mqtt.topics import (
@@ -144,8 +144,8 @@ class ClientSubscriptions:
         key = binding_key(filter_)
         queue = shared_queue(group, filter_)
         session.authorize(READ, "queue", queue)
-        arguments = encode_table({"x-expires": SHARES_EXPIRE_MS})
         if queue not in session.vhost.queues:
+            arguments = arguments_of_queue(session.vhost, SHARES_EXPIRE_MS)
             run_topology(session, QueueDeclaration(queue, durable=True, arguments=arguments))
             session.sessions.share(queue, session.client_id)
         run_topology(session, m.QueueBind(0, queue, EXCHANGE, key, False, EMPTY_TABLE))
@@ -227,7 +227,7 @@ class ClientSubscriptions:
         name = queue_name(session.client_id, qos)
         if name not in session.vhost.queues:
             lasts = session.expiry_s > 0
-            arguments = encode_table({"x-expires": session.expiry_s * 1000}) if lasts else EMPTY_TABLE
+            arguments = arguments_of_queue(session.vhost, session.expiry_s * 1000) if lasts else EMPTY_TABLE
             run_topology(session, QueueDeclaration(name, durable=lasts, exclusive=not lasts, arguments=arguments))
             self._consume(name, f"qos{qos}", qos)
         return name

@@ -29,7 +29,7 @@ from mypy_extensions import i64
 
 from warren.amqp import methods as m
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
-from warren.amqp.field_table import encode_table
+from warren.amqp.field_table import decode_table, encode_table
 from warren.channels.access import CONFIGURE, READ
 from warren.channels.prepared_publish import NUMBER, PreparedPublish
 from warren.channels.session import Session
@@ -271,8 +271,9 @@ class MqttSession(Session):
             if queue is not None:
                 is_there = True
                 self.authorize(READ, "queue", queue.name)
-                if self.expiry_s == 0:
-                    self.authorize(CONFIGURE, "queue", queue.name)  # it is deleted with this connection
+                if self.expiry_s == 0 or self.kept.stored is None:
+                    # It is deleted with this connection; or it was not of a session so far, and will end with this one.
+                    self.authorize(CONFIGURE, "queue", queue.name)
         for each in shared_of(self.kept.notes):
             self.subscriptions.take_share(each)
         self.keep_for(self.expiry_s)
@@ -295,11 +296,14 @@ class MqttSession(Session):
         self.keep()
         if expiry_s == 0:
             return
-        arguments = encode_table({"x-expires": expiry_s * 1000})
         for qos in QOS:
             queue = self.vhost.queues.get(queue_name(self.client_id, qos))
-            if queue is not None and queue.durable and queue.arguments != arguments:
-                self.reply(None, self.vhost.change_arguments(queue, arguments))
+            if queue is None or not queue.durable:
+                continue
+            arguments = decode_table(queue.arguments)
+            if arguments.get("x-expires") != expiry_s * 1000:
+                arguments["x-expires"] = expiry_s * 1000
+                self.reply(None, self.vhost.change_arguments(queue, encode_table(arguments)))
 
     def keep(self) -> None:
         """Record the state of the session."""

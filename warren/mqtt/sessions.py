@@ -17,6 +17,7 @@ from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table, encode_tab
 from warren.mqtt.fanout import Fanout
 from warren.mqtt.topics import shared_queue, split_shared
 from warren.mqtt.wills import publish_waiting_will
+from warren.queues.arguments import CLASSIC, STREAM
 from warren.queues.long_work import ALL_STEPS, Steps
 from warren.vhosts.kept_sessions import KeptSession, KeptSessions
 
@@ -31,6 +32,17 @@ QOS: Final = (0, 1, 2)
 def queue_name(client_id: str, qos: int) -> str:
     """Return the name of the queue for the subscriptions of a client id with `qos`."""
     return f"{QUEUE_PREFIX}{client_id}qos{qos}"
+
+
+def arguments_of_queue(vhost: VirtualHost, expires_ms: int) -> bytes:
+    """Return the arguments of a durable queue of subscriptions, which goes when it is unused for so long.
+
+    Its type is the default of the vhost, but never a stream: that has no answers, and does not expire.
+    """
+    arguments: Table = {"x-expires": expires_ms}
+    if vhost.record.default_queue_type == STREAM:
+        arguments["x-queue-type"] = CLASSIC
+    return encode_table(arguments)
 
 
 class SharedSubscription:

@@ -16,6 +16,7 @@ from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table, encode_tab
 from warren.mqtt import packets as p
 from warren.mqtt.packets import Properties, Will, packet
 from warren.mqtt.sessions import notes_of, queue_name, restore_sessions, sessions_of
+from warren.mqtt.topics import shared_queue
 from warren.mqtt.wills import encode_will
 from warren.vhosts.metadata import PolicyPut, TopicPermissionPut, UserLimitsPut, VhostDelete, VhostLimitsPut, VhostPut
 from warren.vhosts.retained import Retained
@@ -113,9 +114,9 @@ def test_a_client_without_the_right_does_not_delete_the_queues_of_its_id(
     client = MqttClient(harness, 5)
     given = properties({p.SESSION_EXPIRY: expiry_s})
     reply = client.connect("c", clean=clean, user="other", password="other", given=given)
-    assert reply.body[:2] == (b"\x01\0" if read and expiry_s and not clean else b"\0\x87")
+    assert reply.body[:2] == b"\0\x87"
     client.hang_up()
-    harness.pass_time(1)
+    harness.pass_time(101)
     assert "mqtt-subscription-cqos1" in harness.vhost.queues
 
 
@@ -765,3 +766,40 @@ def test_what_happens_while_sessions_are_read(first: str) -> None:
         assert vhost.kept_sessions is None
         left.harness.pass_time(101)
         assert len(broker.timers) == 0 and "mqtt.will_refused" not in left.harness.events()
+
+
+@pytest.mark.parametrize("default", ["classic", "quorum", "stream"])
+def test_the_queues_of_a_session_keep_their_type(default: str) -> None:
+    """A client that came again made a quorum queue a classic one. In a vhost of streams nobody could subscribe."""
+    harness = DurableHarness()
+    harness.broker.administer(VhostPut("/", default_queue_type=default))
+    wanted = "quorum" if default == "quorum" else "classic"
+    given = properties({p.SESSION_EXPIRY: 100})
+    client = mqtt_client(harness, 5, "c", clean=False, given=given)
+    assert client.subscribe("a", qos=1) == [1] and client.subscribe("$share/g/a", qos=1) == [1]
+    for expiry_s in (100, 200):
+        client.hang_up()
+        client = mqtt_client(harness, 5, "c", clean=False, given=properties({p.SESSION_EXPIRY: expiry_s}))
+        for name in (queue_name("c", 1), shared_queue("g", "a")):
+            assert harness.queue(name).rules.queue_type == wanted
+    harness.write()
+    harness = harness.restart(clean=False)
+    queue = harness.queue(queue_name("c", 1))
+    assert (queue.rules.queue_type, decode_table(queue.arguments)["x-expires"]) == (wanted, 200_000)
+
+
+@pytest.mark.parametrize("may_configure", [False, True])
+def test_a_queue_of_others_ends_with_a_session_only_if_its_user_may_delete_it(may_configure: bool) -> None:
+    """A session with its name took it over, and had it deleted, although the user might only read it."""
+    harness = DurableHarness()
+    name = queue_name("c", 1)
+    harness.channel().declare(name, durable=True)
+    harness.add_user("other")
+    harness.permit("other", configure=name if may_configure else "^$", write="^$", read=".*")
+    client = MqttClient(harness, 5)
+    expiry = properties({p.SESSION_EXPIRY: 1})
+    reply, *_ = client.feed(connect_packet(5, "c", clean=False, user="other", password="other", given=expiry))
+    assert (reply.body[1] == 0) == may_configure
+    client.hang_up()
+    harness.pass_time(2)
+    assert (name in harness.vhost.queues) == (not may_configure)
