@@ -348,8 +348,10 @@ class QueueEnd(Job):
             steps.left -= CONSUMER_STEPS
             consumer = consumers.pop()
             if consumer.owner is not None:  # it has not been cancelled meanwhile
-                vhost.watcher.consumer_deleted(consumer)
-                self._lost(consumer)
+                try:
+                    vhost.watcher.consumer_deleted(consumer)
+                finally:
+                    self._lost(consumer)  # else its client would wait for ever
         if not self._unbinding.go_on(steps):
             return False
         vhost.watcher.queue_deleted(vhost.name, self._queue, self._by)

@@ -317,6 +317,20 @@ def test_a_consumer_whose_end_could_not_be_told_is_no_longer_the_active_one() ->
     assert len(harness.queue("q").consumers) == 1
 
 
+def test_all_clients_are_told_that_their_queue_is_gone() -> None:
+    harness = Harness()
+    consumers = [harness.channel() for _ in range(3)]
+    consumers[0].declare("q")
+    for consumer in consumers:
+        consumer.consume("q")
+    harness.broker.watchers.add(Forgetful())
+    harness.broker.delete_queue(harness.vhost, harness.queue("q"))
+    settle_with_defect(harness)
+    rest(harness)
+    for consumer in consumers:
+        consumer.expect(m.BasicCancel)
+
+
 @interpreted
 def test_deliveries_of_a_commit_that_has_failed_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = Harness()
