@@ -303,7 +303,7 @@ class DrainSource(_Ranges):
             return {self.name: begun}
         divergence = maybe_divergence(self._remembered, self.name, session.lives, place)
         if divergence is not None:
-            self._loss(divergence.text)
+            self._loss(divergence.text, TWICE)
             return {self.name: begun}
         if place.next < session.first:
             self._loss(
