@@ -84,7 +84,7 @@ class StoreReader:
 
     def _carry_out(self, job: Errand) -> None:
         """Do `job`; its data counts as damaged only if it is read so twice and cannot be mended."""
-        if job in self._files_gone:
+        if job in self._files_gone or job.is_left:
             return
         store, checksum = self._store, self._checksum
         if job in self._given_up:

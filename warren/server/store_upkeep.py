@@ -28,7 +28,7 @@ CHECKPOINT_PAUSE_S: Final = 5.0
 # How long unneeded segments wait for a checkpoint while others write, if they are too few to justify one.
 DEAD_KEPT_S: Final = 60.0
 COMPACTION_IDLE_S: Final = 1.0
-# Compaction and the release of pages wait no longer for a read that fails.
+# Compaction, the release of pages and scrubbing wait no longer for a read that fails.
 READ_FAILS_S: Final = 5.0
 # At most this often everything is read again.
 SCRUB_EVERY_S: Final = 3600.0
@@ -169,6 +169,9 @@ class StoreUpkeep:
                 passes = int(scrubber.passes)
                 await trio.sleep_until(pass_began + SCRUB_EVERY_S)
                 pass_began = trio.current_time()
+            reading = scrubber.reading
+            if reading is not None and not reading.is_left and self._unread.failing_s(reading) >= READ_FAILS_S:
+                self._unread.leave(reading)
             begun_bytes = 0 if self.is_stopping else scrubber.step()
             if begun_bytes:
                 self._settle()

@@ -3,7 +3,7 @@
     failed -> waits here -> given to the reader again -> done, or failed again
               (50 ms, then twice as long each time, `PAUSE_MAX_S` at most)
 
-1. A job is here from its first failure until it succeeds, whether it waits or the reader has it.
+1. A job is here from its first failure until it succeeds or is left, whether it waits or the reader has it.
 2. A failure is logged when the first job of a file fails, and once more when no job of that file fails any longer.
 
 All of it runs on the loop, except `put`.
@@ -96,6 +96,9 @@ class UnreadJobs:
     def done(self, job: Job) -> None:
         """Note that a job has succeeded; most have never failed."""
         entry = self._jobs.pop(job, None) if self._jobs else None
+        if entry is not None and isinstance(job, Errand) and job.is_left:
+            log.warning("scrubbing has left out a place that cannot be read", file=entry.path, reason=entry.reason)
+            return
         if entry is not None and not any(each.path == entry.path for each in self._jobs.values()):
             log.info(
                 "a file of the message store can be read again",
@@ -103,6 +106,11 @@ class UnreadJobs:
                 failures=entry.failures,
                 seconds=round(trio.current_time() - entry.since_s, 3),
             )
+
+    def leave(self, job: Errand) -> None:
+        """Have a failing job end without its data: nothing needs that."""
+        job.is_left = True
+        self.hurry(self._jobs[job])
 
     def hurry(self, entry: UnreadJob) -> None:
         """Repeat a job at once."""

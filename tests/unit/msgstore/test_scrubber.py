@@ -102,3 +102,37 @@ def test_segments_that_go_before_their_turn_are_left_out() -> None:
     s.remove(s.log.segments.segments[1])
     assert s.scrub() == [1, 3]
     assert s.scrubber.passes == 1
+
+
+def test_a_piece_that_is_left_is_passed_over_and_the_frames_after_it_are_checked() -> None:
+    """(4)"""
+    s = ScrubbedLog()
+    first = s.log.segments.segments[0]
+    rotten = int(first.end_lsn) - 1000
+    s.disk.segments[int(first.base_lsn)][rotten - int(first.base_lsn)] ^= 1
+    assert s.step()
+    (job,) = s.log.read_jobs
+    s.log.read_jobs.clear()
+    job.is_left = True
+    job.finished()
+    assert s.scrub() == [1, 2, 3]
+    assert sorted(s.reads) == s.reads and len(s.reads) > 8, "the pieces after it are read"
+    (damage,) = s.log.damages
+    assert first.base_lsn < damage.lsn < rotten
+    assert s.scrubber.passes == 1
+
+
+def test_pieces_that_are_left_to_the_end_of_a_segment_are_no_damage() -> None:
+    """(4)"""
+    s = ScrubbedLog()
+    first = s.log.segments.segments[0]
+    while s.step():
+        (job,) = s.log.read_jobs
+        if s.reads[-1] < first.end_lsn:
+            s.log.read_jobs.clear()
+            job.is_left = True
+            job.finished()
+        else:
+            s.rest()
+    assert s.scrubber.passes == 1
+    assert s.log.damages == []

@@ -13,6 +13,7 @@ from warren.msgstore.files.store_errors import StoreUnreadableError
 from warren.msgstore.log.doomed_pages import DOOMED_PER_JOB
 from warren.msgstore.log.jobs import ReadJob
 from warren.server.message_store import READ_PATIENCE_S, patiently
+from warren.server.settings import StoreSettings
 from warren.server.start_errors import StartError
 
 
@@ -137,3 +138,20 @@ def test_doomed_pages_that_cannot_be_read_do_not_hold_up_others_or_a_start() -> 
         assert f.log.segments.segments[0].live_refs == 0
 
     run(test, tasks=True)
+
+
+def test_a_place_that_cannot_be_read_does_not_end_scrubbing(caplog: pytest.LogCaptureFixture) -> None:
+    """(10), scrub.py (4)"""
+
+    async def test(f: ServiceFixture) -> None:
+        f.log.segment_bytes = 2048
+        place = BadPlace(f)
+        for _ in range(60):
+            f.publish()
+            await f.until_written()
+        await f.until(lambda: place.lsn >= 0)
+        await trio.sleep(20)
+        assert {"read 2112", "read 4160"} <= set(f.files.diary), "the other segments"
+
+    run(test, StoreSettings(scrub_bytes_per_s=1 << 20), tasks=True)
+    assert "scrubbing has left out a place that cannot be read" in caplog.messages

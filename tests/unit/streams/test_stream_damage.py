@@ -115,6 +115,20 @@ def test_the_scrubber_reads_every_chunk_once_in_a_pass_and_reports_what_is_damag
     assert len(s.log.damages) == 2, "a reader does not say it again"
 
 
+def test_the_scrubber_passes_over_a_chunk_that_the_disk_does_not_give() -> None:
+    """``scrub.py`` (4)"""
+    s = Sealing(arguments=ONE_CHUNK_EACH)
+    s.publish(45)
+    scrubber = Scrubber(s.log)
+    assert scrubber.step() > 0
+    (job,) = s.log.read_jobs
+    s.log.read_jobs.clear()
+    job.is_left = True
+    job.finished()
+    assert [size > 0 for size in scrub(s, scrubber)] == [True, True, True, False]
+    assert s.log.damages == []
+
+
 def test_the_scrubber_looks_at_so_many_streams_in_a_step_whether_it_finds_a_chunk_or_not() -> None:
     s = Sealing(arguments=ONE_CHUNK_EACH)
     s.publish(15)

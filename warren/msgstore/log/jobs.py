@@ -5,7 +5,8 @@ one back with its outcome filled in. `CommitJob`s go to the committer, `SealJob`
 everything else to the reader.
 
 1. An errand whose bytes the disk does not give now is not handed back: the shell repeats it until it succeeds. So the
-   queue that asked waits. A range that comes back empty is gone, one that comes back wrong is damaged.
+   queue that asked waits. A range that comes back empty is gone, one that comes back wrong is damaged. Only what is
+   read for its own sake is left after a while (`Errand.is_left`).
 2. Damaged bytes were read twice, the second time past the cache, and no other node could mend them.
 """
 
@@ -110,9 +111,11 @@ class Errand:
     """A job of a thread for a part of the engine, which is told when it is done.
 
     ``is_checked``: the thread has found all records that `damaged` looks at intact, so they need not be checked again.
+    ``is_left``: it ends without its data, since nothing needs that and the disk does not give it.
     """
 
     is_checked: bool = False
+    is_left: bool = False
 
     def subject(self) -> tuple[str, str]:
         """Return vhost and name of the queue for which it is done; empty without one."""

@@ -6,6 +6,8 @@
    decide for themselves which bytes they believe.
 3. A segment may be removed while it is being scrubbed. Nothing is requested for a segment that is gone: the pass
    continues with the next one.
+4. A read that the shell leaves, since the disk does not give it, says nothing about the bytes. The pass continues after
+   them: in the log with the next frame that begins there.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Final
 from librt.strings import read_i64_be
 from mypy_extensions import i64
 
-from warren.msgstore.log.jobs import ReadJob, SealedRead
+from warren.msgstore.log.jobs import Errand, ReadJob, SealedRead
 from warren.msgstore.log.message_log import Damage, MessageLog
 from warren.msgstore.log.records import (
     FRAME_HEADER_BYTES,
@@ -25,6 +27,7 @@ from warren.msgstore.log.records import (
     STORE_TAG_BYTES,
     unsigned_word,
 )
+from warren.msgstore.log.replay import next_head
 from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
 from warren.msgstore.log.segments import Segment
 
@@ -41,7 +44,10 @@ class ScrubRead(ReadJob):
         self.scrubber = scrubber
 
     def finished(self) -> None:
-        self.scrubber.piece_read(self.data[0])
+        if self.is_left:
+            self.scrubber.piece_left(self.ranges[0][1])
+        else:
+            self.scrubber.piece_read(self.data[0])
 
 
 class ChunkScrub(SealedRead):
@@ -75,7 +81,8 @@ class Scrubber:
         self._expected_crc: int = 0
         self._streams: list[int] | None = None  # those that are left of this pass; None: the log is not done yet
         self._offset: i64 = 0  # where the last chunk ends of the last one of them
-        self._busy: bool = False
+        self._is_lost: bool = False  # where the next frame begins is not known
+        self.reading: Errand | None = None  # under way
         self._reported: set[int] = set()
 
     def step(self) -> int:
@@ -83,13 +90,12 @@ class Scrubber:
 
         0: the last is not here yet, the pass is over, or there was nothing in the streams that were looked at.
         """
-        if self._busy:
+        if self.reading is not None:
             return 0
         length: i64 = self._begin_piece()
         if length == 0:
             length = self._begin_chunk()
         if length > 0:
-            self._busy = True
             self._begun_bytes += length
         elif not self._streams:
             if self._begun_bytes > 0:
@@ -101,7 +107,11 @@ class Scrubber:
 
     def is_busy(self) -> bool:
         """Tell whether something that was asked for is not here yet."""
-        return self._busy
+        return self.reading is not None
+
+    def _ask(self, read: Errand) -> None:
+        self.reading = read
+        self.log.read_jobs.append(read)
 
     def _begin_piece(self) -> i64:
         segment = self._segment
@@ -113,10 +123,11 @@ class Scrubber:
             self._passed = segment.number
             self._at = segment.base_lsn + SEGMENT_HEADER_BYTES
             self._left = 0
+            self._is_lost = False
         length: i64 = segment.end_lsn - self._at
         if length > PIECE_BYTES:
             length = PIECE_BYTES
-        self.log.read_jobs.append(ScrubRead(self, int(self._at), int(length)))
+        self._ask(ScrubRead(self, int(self._at), int(length)))
         return length
 
     def _is_gone(self, segment: Segment) -> bool:
@@ -146,7 +157,7 @@ class Scrubber:
                 if table.segments and self._offset < table.end:
                     segment, chunk = table.place(self._offset)
                     self._offset = chunk.end
-                    self.log.read_jobs.append(ChunkScrub(self, stream_id, segment, chunk))
+                    self._ask(ChunkScrub(self, stream_id, segment, chunk))
                     return chunk.stored_bytes
             left.pop()
             self._offset = 0
@@ -155,7 +166,9 @@ class Scrubber:
 
     def chunk_read(self, job: ChunkScrub) -> None:
         """A chunk is here, or cannot be read, or is gone by now."""
-        self._busy = False
+        self.reading = None
+        if job.is_left:
+            return
         if job.chunk is not None:
             self.read_bytes += len(job.chunk)
             return
@@ -165,15 +178,22 @@ class Scrubber:
         if stream.sealed().has(job.place):
             stream.chunk_damaged(job.place)
 
+    def piece_left(self, length: i64) -> None:
+        """Continue after a piece that the disk does not give (4)."""
+        self.reading = None
+        self._at += length
+        self._left = 0
+        self._is_lost = True
+
     def piece_read(self, data: bytes) -> None:
         """Check the frames in the piece."""
-        self._busy = False
+        self.reading = None
         segment = self._segment
         assert segment is not None
         if self._is_gone(segment):
             return
         self.read_bytes += len(data)
-        pos: i64 = 0
+        pos: i64 = self._next_frame(data) if self._is_lost else 0
         while pos < len(data):
             if self._left == 0:
                 if pos + FRAME_HEADER_BYTES > len(data):
@@ -201,6 +221,16 @@ class Scrubber:
             self._report(segment, self._at)
             return
         self._at += pos
+
+    def _next_frame(self, data: bytes) -> i64:
+        """Return where in a piece the next frame begins; if none does, how far the next piece may begin after it."""
+        at: i64 = next_head(self.log.store_tag, data, 0)
+        while at >= 0 and read_i64_be(data, at + 8) != self._at + at:
+            at = next_head(self.log.store_tag, data, int(at) + 8)
+        if at < 0:
+            return len(data)
+        self._is_lost = False
+        return at
 
     def _report(self, segment: Segment, lsn: i64) -> None:
         self._reported.add(int(segment.number))
