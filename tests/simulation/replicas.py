@@ -27,8 +27,9 @@ from simulation.simulated_file_system import SimulatedFileSystem
 from simulation.small_store import STORE_ID, Frame, Shape, Snapshot
 from simulation.workloads import Life, PowerCut
 from warren.msgstore.files.sealed_files import sealed_path
+from warren.msgstore.files.segment_header import SegmentHeader, parsed_header
 from warren.msgstore.files.segment_names import LOG, maybe_segment_number, segment_path
-from warren.msgstore.files.store import CATCHING_UP, SegmentHeader, Store, parsed_header
+from warren.msgstore.files.store import CATCHING_UP, Store
 from warren.msgstore.files.store_errors import StoreFullError
 from warren.msgstore.log.columns import Columns, ColumnsWriter, Piece
 from warren.msgstore.log.jobs import CommitJob, DropJob, SealJob

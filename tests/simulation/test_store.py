@@ -28,8 +28,9 @@ from simulation.written_store import (
     put,
 )
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
+from warren.msgstore.files.segment_header import SegmentHeader
 from warren.msgstore.files.segment_names import segment_path
-from warren.msgstore.files.store import READ_HANDLES_MAX, SegmentHeader, Store
+from warren.msgstore.files.store import READ_HANDLES_MAX, Store
 from warren.msgstore.files.store_errors import StoreError, StoreFailedError, StoreFullError, StoreUnreadableError
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
 from warren.msgstore.log.jobs import PortionJob
@@ -700,12 +701,12 @@ def test_files_that_are_no_segments_are_named_with_what_is_wrong(fs: FileSystem)
     headers, problems = store.open_segments()
     assert [header.number for header in headers] == [7]
     assert problems == [
+        f"log/0000000001 is of another store, {b'o'.hex() * 16}",
         "log/0000000002 does not begin like a segment",
         "log/0000000003 does not begin like a segment",
         "log/0000000004 has a damaged header",
         "log/0000000005 says that it is segment 6",
         "log/0000000008 does not begin like a segment",
-        f"log/0000000001 is of another store, {b'o'.hex() * 16}",
     ]
     assert store.highest_number == 8
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from warren.msgstore.files.file_system import FileSystem
+from warren.msgstore.files.segment_header import parsed_header
 from warren.msgstore.files.segment_names import LOG, maybe_segment_number, segment_path
-from warren.msgstore.files.store import parsed_header
 from warren.msgstore.log.jobs import Errand, SealedRead
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
 from warren.replication.mending import Mender

@@ -32,8 +32,9 @@ from typing import Final, NamedTuple
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
 from warren.msgstore.files.quarantine import QUARANTINE
 from warren.msgstore.files.sealed_files import chunk_mark, sealed_path
+from warren.msgstore.files.segment_header import SegmentHeader, parsed_header
 from warren.msgstore.files.segment_names import segment_path
-from warren.msgstore.files.store import SegmentHeader, parsed_header, wall_time_ms
+from warren.msgstore.files.store import wall_time_ms
 from warren.msgstore.log.checksum import checksum_function
 from warren.msgstore.log.columns import CHUNK_HEAD_BYTES, ChunkHead, is_whole, maybe_head
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES, STORE_TAG_BYTES, Checksum

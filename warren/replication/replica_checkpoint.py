@@ -12,7 +12,8 @@ from typing import Final
 
 from warren.msgstore.files.file_system import FileSystem, read_exactly, unlink_if_there, write_all
 from warren.msgstore.files.recovery import ADVICE
-from warren.msgstore.files.store import CHECKPOINT_TMP, SegmentHeader
+from warren.msgstore.files.segment_header import SegmentHeader
+from warren.msgstore.files.store import CHECKPOINT_TMP
 from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.log.checkpoint import HEADER_BYTES as CHECKPOINT_HEADER_BYTES
 from warren.msgstore.log.checkpoint import (

@@ -23,8 +23,8 @@ import trio
 from warren.msgstore.files.file_system import read_exactly
 from warren.msgstore.files.sealed_copy import SealedCopy
 from warren.msgstore.files.sealed_files import STREAMS, chunk_mark, maybe_sealed_name, sealed_path
+from warren.msgstore.files.segment_header import parsed_header
 from warren.msgstore.files.segment_names import LOG, maybe_segment_number, segment_path
-from warren.msgstore.files.store import parsed_header
 from warren.msgstore.log.columns import is_whole
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
 from warren.replication.mending import Mender, chunk_places

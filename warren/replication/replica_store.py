@@ -49,14 +49,9 @@ from warren.msgstore.files.fail_stop import FailStop
 from warren.msgstore.files.file_system import FileSystem, unlink_if_there, write_all
 from warren.msgstore.files.new_segments import NEW
 from warren.msgstore.files.recovery import ADVICE
+from warren.msgstore.files.segment_header import SegmentHeader, parsed_header
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, segment_path
-from warren.msgstore.files.store import (
-    CATCHING_UP,
-    SegmentHeader,
-    Store,
-    parsed_header,
-    wall_time_ms,
-)
+from warren.msgstore.files.store import CATCHING_UP, Store, wall_time_ms
 from warren.msgstore.files.store_errors import StoreError, StoreFailedError
 from warren.msgstore.log.jobs import DropJob
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES, STORE_TAG_BYTES
@@ -524,6 +519,7 @@ class ReplicaStore(FailStop):
     def _read_log(self) -> None:
         store = self._store
         headers, problems = store.open_segments()
+        problems += [f"{segment_path(each.number)} has a damaged header" for each in headers if each.is_remade]
         if problems:
             raise StoreError(f"{problems[0]}; {ADVICE}")
         content = store.read_checkpoint()

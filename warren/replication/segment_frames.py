@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from warren.msgstore.files.file_system import FileSystem, read_exactly
-from warren.msgstore.files.store import SegmentHeader
+from warren.msgstore.files.segment_header import SegmentHeader
 from warren.msgstore.log.checksum import checksum_function
 from warren.msgstore.log.records import FRAME_HEADER_BYTES, FRAME_MAGIC, SEGMENT_HEADER_BYTES, STORE_TAG_BYTES
 from warren.msgstore.log.replay import FrameHead, maybe_frame, next_head

@@ -38,9 +38,10 @@ from warren.cluster.driver import passed_s
 from warren.msgstore.files.file_system import FileSystem, read_exactly
 from warren.msgstore.files.pins import PinnedFile
 from warren.msgstore.files.sealed_files import REPLACEMENT, STREAMS, maybe_sealed_name, sealed_path
+from warren.msgstore.files.segment_header import SegmentHeader, parsed_header
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
 from warren.msgstore.files.segment_reads import ReadProblem
-from warren.msgstore.files.store import SegmentHeader, Store, parsed_header
+from warren.msgstore.files.store import Store
 from warren.msgstore.files.store_errors import StoreError, StoreFullError
 from warren.msgstore.log.checkpoint import MINOR_WITHOUT_LIVES, without_lives
 from warren.msgstore.log.checksum import checksum_function

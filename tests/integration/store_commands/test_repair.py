@@ -23,6 +23,7 @@ from store_directory import (
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.msgstore.files.recovery import recover
 from warren.msgstore.files.store import Store
+from warren.msgstore.log.checkpoint import seal
 from warren.msgstore.log.checksum import CRC32C, checksum_function
 from warren.msgstore.log.message import Envelope, build_message
 from warren.msgstore.log.message_log import MessageLog
@@ -314,7 +315,7 @@ def test_nothing_is_repaired_while_the_disk_does_not_give_a_part_of_the_log(tmp_
     assert "there is nothing to repair" in [line.get("what") for line in Repair(StoreFiles(fs), None).lines()]
 
 
-def live_once(store: StoreDirectory, number: int) -> None:
+def live_once(store: StoreDirectory, *, body: bytes = b"later", checkpoint: bool = False) -> None:
     """Have a broker's log find the store, and store a message of the first queue."""
     files = Store(OsFileSystem(str(store.path / "messages")))
     files.open()
@@ -322,20 +323,56 @@ def live_once(store: StoreDirectory, number: int) -> None:
     recover(files, log, STORE_ID)
     files.resume(int(log.last_crc), int(log.next_lsn), int(log.epoch), log.store_id, log.algorithm)
     log.begin_epoch(int(log.epoch), 1, bytes(16))
-    log.batch.add(log.indexes[1], build_message(Envelope("", "q"), b"\0\0", b"later", 4096, True), number)
+    index = log.indexes[1]
+    message = build_message(Envelope("", "q"), b"\0\0", body, 4096, True)
+    log.batch.add(index, message, int(index.next_number))
+    if checkpoint:
+        log.checkpoints.want()
     log.close_if_due()
     for job in log.commit_jobs:
         files.commit(job, 1)
+        log.committed(job)
+    for taken in log.checkpoint_jobs:
+        files.write_checkpoint(seal(taken.content, log.checksum, int(taken.last_crc)))
     files.close()
 
 
-def test_a_start_leaves_room_for_the_segment_whose_header_is_damaged(tmp_path: Path) -> None:
-    """So that repair can serve it again."""
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_start_serves_a_segment_whose_header_is_damaged(tmp_path: Path, number: int, *, checkpoint: bool) -> None:
+    """Else its messages would be lost: others would get their numbers, before a repair serves them again."""
     store = small_store(tmp_path / "data")
-    whole = store.file(3).read_bytes()
-    store.file(3).write_bytes(bytes(40) + whole[40:])
-    live_once(store, 9)
     store.path.chmod(0o700)
+    whole = store.file(number).read_bytes()
+    store.file(number).write_bytes(bytes(40) + whole[40:])
+    live_once(store, body=b"five", checkpoint=checkpoint)
+    live_once(store, body=b"six")
+    everything = ["one", "two" * 1000, "three", "four", "five", "six"]
+    assert dumped(store.path, "orders") == everything
+    assert run("verify", store.path)[0] == 1
     _, lines = run("repair", store.path, "--apply")
     assert actions(lines)[0].startswith("the header is made again from the frames")
+    assert dumped(store.path, "orders") == everything
+    assert run("verify", store.path)[0] == 0
+    assert store.file(number).read_bytes()[64:] == whole[64:]
+
+
+def test_a_start_serves_the_only_segment_when_its_header_is_damaged(tmp_path: Path) -> None:
+    store = StoreDirectory(tmp_path / "data")
+    store.frame(epoch(1), queue(1, "orders"), message((1, 0), body=b"one"))
+    store.path.chmod(0o700)
+    store.file(1).write_bytes(bytes(64) + store.file(1).read_bytes()[64:])
+    live_once(store)
+    assert dumped(store.path, "orders") == ["one", "later"]
+
+
+def test_a_copy_of_a_segment_under_another_number_is_not_served(tmp_path: Path) -> None:
+    """Its place in the log is taken."""
+    store = small_store(tmp_path / "data")
+    store.path.chmod(0o700)
+    store.file(9).write_bytes(store.file(2).read_bytes())
+    live_once(store)
     assert dumped(store.path, "orders") == ["one", "two" * 1000, "three", "four", "later"]
+    _, lines = run("repair", store.path, "--apply")
+    assert actions(lines)[0].startswith("moved to the quarantine: segment header: it is that of segment 2")
+    assert run("verify", store.path)[0] == 0

@@ -19,7 +19,8 @@ What recovery finds at the place where the next frame should be, and what it doe
 3. Every start begins a new segment, and a new epoch (``epoch_table.py``): the given one, else one more than the largest
    that any file mentions. No two starts have the same epoch, so a given one that is not larger is refused. Only the
    process that made a file ever appends to it.
-4. An unknown file is moved aside, never deleted. A segment without a usable header keeps its name and its LSNs.
+4. An unknown file is moved aside, never deleted. A segment with a damaged header is replayed all the same
+   (``segment_header.py``).
 5. A frame must have the first bytes of the store's id (`MessageLog.store_tag`). After a torn or damaged place, recovery
    searches for frames at every multiple of 8, in message bodies too. A publisher can put a frame there: it can guess
    magic, LSN and crc. If recovery believed it, a crash would bring forged records to life, and a torn tail would be
@@ -36,7 +37,7 @@ from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader, NewerCheckpointError, snapshot
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog
-from warren.msgstore.log.records import FRAME_HEADER_BYTES, NOTES_FROM, SEGMENT_HEADER_BYTES, padded
+from warren.msgstore.log.records import FRAME_HEADER_BYTES, NOTES_FROM, SEGMENT_HEADER_BYTES
 from warren.msgstore.log.replay import FrameHead, Replay, ReplayError, damaged_payload
 from warren.msgstore.log.segments import Segment
 
@@ -53,13 +54,13 @@ class SegmentFile(Protocol):
     algorithm: int
     store_id: bytes
     size: int
+    is_remade: bool
 
 
 class LogFiles(Protocol):
     """The files of a log, as recovery needs them. ``msgstore.files.store.Store`` is one."""
 
     highest_number: int  # of all files that look like segments, readable or not
-    unusable: list[int]  # the sizes of those without a usable header
 
     def read_checkpoint(self) -> bytes | None: ...
     def open_segments(self) -> tuple[Sequence[SegmentFile], list[str]]: ...
@@ -136,6 +137,10 @@ class _Recoverer:
         for problem in problems:
             found.damaged = True
             found.tell("error", "a segment cannot be used", reason=problem, advice=ADVICE)
+        for file in segments:
+            if file.is_remade:
+                found.damaged = True
+                found.tell("error", "the header of a segment is damaged", segment=file.number, advice=ADVICE)
         checkpoint = self._load_checkpoint(segments, new_store_id)
         start_lsn = int(log.next_lsn)
         log.recovered_lsn = start_lsn
@@ -346,10 +351,6 @@ class _Recoverer:
     def _finish(self, segments: Sequence[SegmentFile], replayed: list[int]) -> None:
         log, found = self._log, self._found
         end_lsn = max((segment.base_lsn + segment.capacity for segment in segments), default=0)
-        if self._files.unusable:
-            # A repair makes their headers again: their frames have places in the log that nothing else may get.
-            end_lsn = max(end_lsn, int(log.next_base_lsn))
-            end_lsn += sum(max(int(padded(size)), int(log.segment_bytes)) for size in self._files.unusable)
         log.begin_life(self._files.highest_number + 1, end_lsn)
         log.reclamation.release_pages()
         log.checkpoints.take = lambda: snapshot(log)

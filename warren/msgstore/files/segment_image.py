@@ -62,12 +62,12 @@ class SegmentImage:
 
     def frames_from(self, offset: int) -> Iterator[tuple[FrameHead, int]]:
         """Yield each whole frame, and its offset, that begins at `offset` or later, also frames inside of others."""
-        for at in self._heads(offset):
+        for at in self.heads(offset):
             found = self.maybe_frame(at)
             if found is not None:
                 yield found[0], at
 
-    def _heads(self, offset: int) -> Iterator[int]:
+    def heads(self, offset: int) -> Iterator[int]:
         """Yield the offsets where a frame may begin, from `offset` on."""
         at = offset + -offset % _ALIGNMENT
         while at < self.size:

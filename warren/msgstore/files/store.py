@@ -43,8 +43,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from struct import Struct
 from threading import Lock
 from time import time_ns
 from typing import Final, Protocol
@@ -63,18 +61,17 @@ from warren.msgstore.files.new_segments import NEW, SPARE, NewSegments
 from warren.msgstore.files.pins import PinnedFile, Pins
 from warren.msgstore.files.quarantine import QUARANTINE, QUARANTINE_TMP, Quarantine
 from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles, UnreadableFileError, sealed_path
+from warren.msgstore.files.segment_header import SegmentHeader, read_header, remade_header
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
 from warren.msgstore.files.segment_reads import ReadProblem, SegmentReads, unreadable
 from warren.msgstore.files.store_errors import StoreError, StoreFullError, StoreUnreadableError
-from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
+from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.columns import Piece
 from warren.msgstore.log.jobs import CommitJob, DropJob, PortionJob, SealedRead, SealJob
 from warren.msgstore.log.log_position import LogPosition
 from warren.msgstore.log.records import (
-    FORMAT_MAJOR,
     FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
-    SEGMENT_MAGIC,
     STORE_TAG_BYTES,
     frame_header,
     segment_header,
@@ -87,22 +84,6 @@ CATCHING_UP_TMP: Final = "catching-up.tmp"
 READ_HANDLES_MAX: Final = 64
 # The space that a file system may need besides the bytes of a new file.
 _RESERVE_BYTES: Final = 1 << 16
-
-# Magic, major, minor, algorithm, store id, number, base LSN, capacity, epoch, crc.
-_HEADER: Final = Struct(">8sHHB3x16sQQQII")
-
-
-@dataclass(slots=True)
-class SegmentHeader:
-    """The fields of a segment file's header, and its `size` in bytes."""
-
-    number: int
-    base_lsn: int
-    capacity: int
-    epoch: int
-    algorithm: int
-    store_id: bytes
-    size: int
 
 
 def wall_time_ms() -> int:
@@ -134,7 +115,6 @@ class Store(FailStop):
     ) -> None:
         super().__init__(fs)
         self.highest_number = 0  # of all files that look like segments, readable or not
-        self.unusable: list[int] = []  # the sizes of those without a usable header
         self.commits_alone = True  # bytes synced here are committed
         self.committed_lsn = 0  # all below is; any thread may read it
         self._changes: Changes | None = None
@@ -203,25 +183,26 @@ class Store(FailStop):
     def open_segments(self) -> tuple[list[SegmentHeader], list[str]]:
         """Return the segments by number, and the problems of files that are named like a segment but are not usable.
 
+        A damaged header is made again of the frames, in memory.
+
         Raises:
             StoreUnreadableError: the disk does not give one of them, or the directory, now.
             StoreError: a later version of Warren has written one of them.
         """
         headers: list[SegmentHeader] = []
         problems: list[str] = []
-        self.unusable = []
+        damaged: list[tuple[int, int, str]] = []
         try:
             for name in self._fs.names(LOG):
                 number = maybe_segment_number(name)
                 if number is None:
                     continue
                 self.highest_number = max(self.highest_number, number)
-                found, size = _read_header(self._fs, number)
+                found, size = read_header(self._fs, number)
                 if isinstance(found, SegmentHeader):
                     headers.append(found)
                 else:
-                    problems.append(f"{segment_path(number)} {found}")
-                    self.unusable.append(size)
+                    damaged.append((number, size, found))
         except OSError as error:
             raise unreadable(LOG, error) from None
         if headers:
@@ -231,6 +212,12 @@ class Store(FailStop):
                 if header.store_id != ours:
                     problems.append(f"{segment_path(header.number)} is of another store, {header.store_id.hex()}")
             headers = [header for header in headers if header.store_id == ours]
+        for number, size, fault in damaged:
+            remade = remade_header(self.read_range, number, size, headers, self.read_checkpoint())
+            if remade is None:
+                problems.append(f"{segment_path(number)} {fault}")
+            else:
+                headers = sorted([*headers, remade], key=lambda each: each.number)
         self._reads.segments = sorted((header.base_lsn, header.number, header.capacity) for header in headers)
         return headers, problems
 
@@ -736,40 +723,3 @@ class Store(FailStop):
     def free_bytes(self) -> int:
         """Return the space that is left on the disk. Any thread. Raises OSError."""
         return self._fs.free_bytes()
-
-
-def _read_header(fs: FileSystem, number: int) -> tuple[SegmentHeader | str, int]:
-    """Return the header of a segment, or its fault, and the size of the file. Raises StoreUnreadableError."""
-    path = segment_path(number)
-    try:
-        handle = fs.open(path, writable=False)
-        try:
-            size = fs.size(handle)
-            data = read_exactly(fs, handle, SEGMENT_HEADER_BYTES, 0)
-        finally:
-            fs.close(handle)
-    except OSError as error:
-        raise unreadable(path, error, number) from None
-    header = parsed_header(data, size, path)
-    if isinstance(header, SegmentHeader) and header.number != number:
-        return f"says that it is segment {header.number}", size
-    return header, size
-
-
-def parsed_header(data: bytes, size: int, path: str) -> SegmentHeader | str:
-    """Return the header at the beginning of a segment file of `size` bytes, or what is wrong with it.
-
-    Raises:
-        StoreError: a later version of Warren has written it.
-    """
-    if len(data) < SEGMENT_HEADER_BYTES or data[: len(SEGMENT_MAGIC)] != SEGMENT_MAGIC:
-        return "does not begin like a segment"
-    _, major, minor, algorithm, store_id, number, base_lsn, capacity, epoch, crc = _HEADER.unpack(data)
-    if algorithm not in (CRC32C, CRC32) or checksum_function(algorithm)(data[:-4], 0) != crc:
-        return "has a damaged header"
-    if major != FORMAT_MAJOR:
-        raise StoreError(
-            f"{path} has format version {major}.{minor}, this Warren reads {FORMAT_MAJOR}: a newer Warren has "
-            "written this store"
-        )
-    return SegmentHeader(number, base_lsn, capacity, epoch, algorithm, store_id, size)

@@ -343,13 +343,13 @@ class StoreFiles:
         self.highest_number = max(self.segments, default=0)
         self.others = [name for name in names if maybe_segment_number(name) is None and name not in UNFINISHED]
 
-    def segment(self, number: int) -> SegmentFile:
-        """Open a segment.
+    def segment(self, number: int, header: Any = None) -> SegmentFile:
+        """Open a segment; `header` stands in for the one in the file.
 
         Raises UnreadableStore: the file is missing, or this user may not read it.
         """
         try:
-            return SegmentFile(self.fs, number, self.headers.get(number), self.unread)
+            return SegmentFile(self.fs, number, header or self.headers.get(number), self.unread)
         except OSError as error:
             self.unread.add(segment_path(number))
             raise UnreadableStore(f"messages/{segment_path(number)}: {os.strerror(error.errno or 0)}") from None

@@ -31,24 +31,20 @@ from typing import Any, Final
 
 from warren.msgstore.files.file_system import write_all
 from warren.msgstore.files.quarantine import QUARANTINE
+from warren.msgstore.files.segment_header import SegmentHeader as EngineHeader
+from warren.msgstore.files.segment_header import remade_header
 from warren.msgstore.files.segment_names import segment_path
 from warren.msgstore.files.store import Store, wall_time_ms
 from warren.msgstore.log.checkpoint import seal, snapshot
-from warren.msgstore.log.checksum import CRC32, CRC32C
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.tools.format import (
-    ALIGNMENT_BYTES,
-    FRAME_HEAD_BYTES,
-    FRAME_MAGIC,
-    SEGMENT_HEADER_BYTES,
-    STORE_TAG_BYTES,
     SegmentHeader,
 )
 from warren.msgstore.tools.given_up import GIVEN_UP, GivenUp, give_up
 from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore, note
 from warren.msgstore.tools.log_check import LogCheck, foreign_frame
-from warren.msgstore.tools.log_files import IntactFrame, SegmentFile, StoreFiles
+from warren.msgstore.tools.log_files import SegmentFile, StoreFiles
 from warren.msgstore.tools.rebuilding import Rebuild, messages_of_pages
 from warren.msgstore.tools.sealed_check import tail_gap
 from warren.msgstore.tools.sealed_repair import SealedRepair
@@ -59,6 +55,7 @@ from warren.msgstore.tools.stored_state import (
     LostPage,
     References,
     StoredState,
+    header_of,
     name_fields,
     queue_count,
     read_checkpoint,
@@ -174,46 +171,33 @@ class Repair:
 
     def _maybe_header(self, damaged: SegmentFile, checkpoint: CheckpointFacts | None) -> Any:
         """Return the header that fits an intact frame of the segment."""
-        others = []
+        others: list[EngineHeader] = []
         for number in self._files.segments:
             with self._files.segment(number) as file:
                 if file.header is not None:
-                    others.append(file.header)
-        later = [header for header in others if header.segment > damaged.number]
-        image = damaged.range(0, damaged.size)
-        if checkpoint is not None:
-            store_id = checkpoint.store_id
-        elif others:
-            store_id = others[-1].store_id
-        else:
-            # Only the tag is left of the id.
-            store_id = _first_tag(image).ljust(16, b"\0")
-        tag = store_id[:STORE_TAG_BYTES]
-        if not any(tag):
+                    others.append(header_of(file))
+
+        def read(_number: int, offset: int, length: int) -> bytes:
+            return damaged.range(offset, length)
+
+        usable = None if checkpoint is None else self._files.maybe_checkpoint()
+        found = remade_header(read, damaged.number, damaged.size, others, usable)
+        if found is None:
             return None
-        for algorithm in [others[-1].algorithm] if others else [CRC32C, CRC32]:
-            at = image.find(FRAME_MAGIC)
-            while at >= 0:
-                base_lsn = int.from_bytes(image[at + 8 : at + 16], "big") - at
-                if at % ALIGNMENT_BYTES == 0 and base_lsn >= 0 and image[at + 44 : at + 52] == tag:
-                    capacity = max([damaged.size, *(header.capacity for header in others)])
-                    if later:
-                        # The space up to the next segment is free: an old one there is gone, or it is this one's.
-                        capacity = min(capacity, max(later[0].base_lsn - base_lsn, damaged.size))
-                    fields = {
-                        "algorithm": algorithm,
-                        "store_id": store_id,
-                        "segment": damaged.number,
-                        "base_lsn": base_lsn,
-                        "capacity": capacity,
-                        "epoch": int.from_bytes(image[at + 32 : at + 36], "big"),
-                    }
-                    header = SegmentHeader.parse(SegmentHeader.build(fields))
-                    with SegmentFile(self._files.fs, damaged.number, header) as file:
-                        if isinstance(file.frame_at(at), IntactFrame):
-                            return header
-                at = image.find(FRAME_MAGIC, at + 1)
-        return None
+        capacity = max([damaged.size, *(header.capacity for header in others)])
+        later = [header.base_lsn for header in others if header.number > damaged.number]
+        if later:
+            # The space up to the next segment is free: an old one there is gone, or it is this one's.
+            capacity = min(capacity, max(later[0] - found.base_lsn, damaged.size))
+        fields = {
+            "algorithm": found.algorithm,
+            "store_id": found.store_id,
+            "segment": found.number,
+            "base_lsn": found.base_lsn,
+            "capacity": capacity,
+            "epoch": found.epoch,
+        }
+        return SegmentHeader.parse(SegmentHeader.build(fields))
 
     def _copy_rot(self, check: LogCheck) -> Iterator[Line]:
         copied = {name.partition("-")[0] for name in self._files.quarantined()}
@@ -373,12 +357,6 @@ class Repair:
             "actions": self._actions,
             "applied": self._store is not None,
         }
-
-
-def _first_tag(image: bytes) -> bytes:
-    """Return the store tag in the head of a segment's first frame; zeros when that head is lost."""
-    head = image[SEGMENT_HEADER_BYTES : SEGMENT_HEADER_BYTES + FRAME_HEAD_BYTES]
-    return head[44 : 44 + STORE_TAG_BYTES] if head[:4] == FRAME_MAGIC else bytes(STORE_TAG_BYTES)
 
 
 def _queue(index: QueueIndex) -> Line:

@@ -16,7 +16,7 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from warren.msgstore.files.recovery import Recovery, recover
-from warren.msgstore.files.store import SegmentHeader
+from warren.msgstore.files.segment_header import SegmentHeader, remade_header
 from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader, NewerCheckpointError
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
@@ -85,15 +85,19 @@ class LogReader:
         self._open: OrderedDict[int, SegmentFile] = OrderedDict()
         self.headers: list[SegmentHeader] = []
         self.problems: list[str] = []
+        self._remade: dict[int, SegmentHeader] = {}
+        damaged: list[int] = []
         for number in files.segments:
             try:
                 with files.segment(number) as file:
                     if file.header is None:
-                        self.problems.append(f"segment {number}: {file.fault}")
+                        damaged.append(number)
                     else:
-                        self.headers.append(_header_of(file))
+                        self.headers.append(header_of(file))
             except UnreadableStore as error:
                 self.problems.append(str(error))
+        for number in damaged:
+            self._remake(number)
         self.headers.sort(key=lambda header: header.base_lsn)
         self._bases = [header.base_lsn for header in self.headers]
 
@@ -104,6 +108,21 @@ class LogReader:
         for file in self._open.values():
             file.__exit__(None, None, None)
         self._open.clear()
+
+    def _remake(self, number: int) -> None:
+        """Make a damaged header again, as a start does."""
+        files = self._files
+        with files.segment(number) as file:
+
+            def read(_number: int, offset: int, length: int) -> bytes:
+                return file.range(offset, length)
+
+            header = remade_header(read, number, file.size, self.headers, files.maybe_checkpoint())
+            if header is None:
+                self.problems.append(f"segment {number}: {file.fault}")
+                return
+        self._remade[number] = header
+        self.headers = sorted([*self.headers, header], key=lambda each: each.number)
 
     def segment_of(self, lsn: int) -> int | None:
         """Return the number of the segment file that holds `lsn`."""
@@ -127,7 +146,7 @@ class LogReader:
             if len(self._open) >= _OPEN_FILES_MAX:
                 _, oldest = self._open.popitem(last=False)
                 oldest.__exit__(None, None, None)
-            file = self._open[number] = self._files.segment(number)
+            file = self._open[number] = self._files.segment(number, self._remade.get(number))
         return file
 
 
@@ -136,7 +155,6 @@ class UnchangedFiles:
 
     def __init__(self, files: StoreFiles, reader: LogReader) -> None:
         self.highest_number = files.highest_number
-        self.unusable: list[int] = []  # a repair has made their headers again, or set them aside
         self._files = files
         self._reader = reader
 
@@ -367,7 +385,7 @@ def new_log() -> MessageLog:
     return MessageLog(checksum_function(default_algorithm()), _SEGMENT_BYTES)
 
 
-def _header_of(file: SegmentFile) -> SegmentHeader:
+def header_of(file: SegmentFile) -> SegmentHeader:
     header = file.header
     return SegmentHeader(
         number=file.number,
