@@ -793,6 +793,7 @@ def test_the_copy_has_zeros_where_the_disk_gives_nothing() -> None:
     content = header_of(1) + bytes([255]) * 20000
     put(fs, "log/0000000001", content)
     store = opened(fs)
+    fs.fail(1, Fault.EIO, "link")
     for nth in (1, 3):  # the whole of it, then one of its blocks
         fs.fail(nth + fs._calls.get("read", 0), Fault.EIO, "read")
     store.quarantine(1)

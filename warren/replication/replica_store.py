@@ -593,7 +593,7 @@ class ReplicaStore(FailStop):
                 store.set_aside(number)
                 continue
             if entry.lsn < self.received_lsn and was_committed:
-                store.quarantine(number)
+                store.quarantine(number, is_cut=True)
             elif entry.lsn < self.received_lsn:
                 start_lsn = entry.lsn if is_last else header.base_lsn + SEGMENT_HEADER_BYTES
                 self._keep(header, start_lsn)

@@ -129,7 +129,7 @@ def _attempt(
     message_log = MessageLog(checksum_function(default_algorithm()), settings.store.segment_bytes)
     message_log.checkpoints.every_bytes = settings.store.checkpoint_bytes
     message_log.memory_bytes = settings.store.memory_bytes
-    store = Store(files, handles_max=handles_max)
+    store = Store(files, handles_max=handles_max, free_min_bytes=settings.store.disk_free_min_bytes)
     try:
         store.open()
         recovery = recover(store, message_log, store_id or secrets.token_bytes(16), epoch)

@@ -1,14 +1,14 @@
-"""The quarantine: copies of segments in which corruption was found, for later analysis.
+"""The quarantine: segments in which corruption was found, for later analysis.
 
     quarantine/0000000007-TIME     segment 7 as it was; more of one segment only if earlier versions have written it
     quarantine/copy.tmp            a copy in the making
 
-1. A segment is copied once, however often corruption is found in it.
+1. A segment is kept once, however often corruption is found in it.
 2. A copy has its name when it is synced. Bytes that the disk does not give are zeros in it.
-3. A segment that is set aside gets a second name here, where the disk has hard links: that takes no space, and a node
-   whose disk is full must start, too.
+3. Where the disk has hard links a segment gets a second name here: that takes no space, and a node whose disk is full
+   must start, too. Else it is copied, unless too little space would be left. A file that will be changed is copied.
 
-`copy` belongs to the housekeeper, the rest to recovery.
+`keep` and `copy` belong to the housekeeper, the rest to recovery.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from warren.msgstore.files.fail_stop import SHORTAGES, give_back_space, reason
 from warren.msgstore.files.file_system import FileSystem, read_exactly, replace_file
 from warren.msgstore.files.segment_names import LOG, segment_path
 from warren.msgstore.files.segment_reads import ReadProblem
+from warren.msgstore.files.store_errors import StoreFullError
 
 QUARANTINE: Final = "quarantine"
 QUARANTINE_TMP: Final = "quarantine/copy.tmp"
@@ -31,6 +32,7 @@ _BLOCK_BYTES: Final = 4096
 class Quarantine:
     """The quarantine of the store in the root of `fs`. `note` is told of each place that cannot be read.
 
+    `free_min_bytes`: the space that a copy leaves.
     `sync` makes a file durable, `sync_directory` a directory; `fail` gives up on the disk, with what was done and the
     error. All raise StoreFailedError or StoreFullError.
     """
@@ -40,6 +42,7 @@ class Quarantine:
         fs: FileSystem,
         clock_ms: Callable[[], int],
         note: Callable[[ReadProblem], None],
+        free_min_bytes: int = 0,
         *,
         sync: Callable[[int, str], None],
         sync_directory: Callable[[str], None],
@@ -48,19 +51,23 @@ class Quarantine:
         self._fs = fs
         self._clock_ms = clock_ms
         self._note = note
+        self._free_min_bytes = free_min_bytes
         self._sync = sync
         self._sync_directory = sync_directory
         self._fail = fail
 
-    def copy(self, number: int) -> None:
-        """Copy a segment as it is now, unless there is a copy.
+    def keep(self, number: int) -> None:
+        """Keep a segment as it is now, unless that was done, see (3).
 
         Raises:
-            StoreFullError: the disk has no space for a copy; nothing was copied.
+            StoreFullError: the disk has too little space for a copy; nothing was copied.
             StoreFailedError: the disk does not allow it.
         """
-        if self.has_copy(number):
-            return
+        if not self.is_linked(number):
+            self.copy(number)
+
+    def copy(self, number: int) -> None:
+        """Copy a segment as it is now: its file is about to be changed. Raises StoreFullError, StoreFailedError."""
         content = self._maybe_read(number)
         if content is not None:
             self.write(number, content)
@@ -92,6 +99,8 @@ class Quarantine:
     def write(self, number: int, content: bytes) -> None:
         """Put a copy of a segment here. Raises StoreFullError, StoreFailedError."""
         try:
+            if self._fs.free_bytes() - len(content) < self._free_min_bytes:
+                raise StoreFullError(f"copy {segment_path(number)} to the quarantine: too little space would be left")
             replace_file(self._fs, QUARANTINE_TMP, self._name(number), content, self._sync)
         except OSError as error:
             give_back_space(self._fs, QUARANTINE_TMP, error)

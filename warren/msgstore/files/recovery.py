@@ -12,8 +12,8 @@ What recovery finds at the place where the next frame should be, and what it doe
                                                           and recovery continues after it
     a segment that the checkpoint needs is missing      reported; its records are found missing when they are read
 
-1. Recovery changes no file except for copies into the quarantine: dying in the middle of it, and beginning again, gives
-   the same. A torn tail is cut by ignoring it; the process that follows cuts the file when it needs the space.
+1. Recovery changes no file except in the quarantine: dying in the middle of it, and beginning again, gives the same.
+   A torn tail is cut by ignoring it; the process that follows cuts the file when it needs the space.
 2. Replayed frames are synced before anything is built on them: after a killed process they may be in the page cache
    only.
 3. Every start begins a new segment, and a new epoch (``epoch_table.py``): the given one, else one more than the largest
@@ -29,11 +29,11 @@ What recovery finds at the place where the next frame should be, and what it doe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from warren.msgstore.files.segment_image import SegmentImage
-from warren.msgstore.files.store_errors import StoreError
+from warren.msgstore.files.store_errors import StoreError, StoreFullError
 from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader, NewerCheckpointError, snapshot
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog
@@ -216,7 +216,16 @@ class _Recoverer:
         for number, file in files.items():
             if number not in known and file.base_lsn + file.capacity <= start_lsn:
                 found.tell("warning", "a segment that nothing refers to is moved to the quarantine", segment=number)
-                self._files.set_aside(number)
+                self._keep(number, self._files.set_aside)
+
+    def _keep(self, number: int, keep: Callable[[int], None]) -> None:
+        """Put a segment into the quarantine; without space for that it stays where it is."""
+        try:
+            keep(number)
+        except StoreFullError as error:
+            self._found.tell(
+                "warning", "no space to copy a segment to the quarantine", segment=number, reason=str(error)
+            )
 
     def _replay_from(self, start_lsn: int, segments: Sequence[SegmentFile]) -> list[int]:
         """Replay all frames from `start_lsn` on; return the numbers of the segments that they are in."""
@@ -312,7 +321,7 @@ class _Recoverer:
         # Each epoch begins a segment: where it began is known, whatever became of its first frame.
         self._epoch_begins(file.epoch, file.base_lsn + SEGMENT_HEADER_BYTES)
         self._replay.meet_damage()
-        self._files.quarantine(file.number)
+        self._keep(file.number, self._files.quarantine)
         end = behind.lsn - file.base_lsn if behind is not None else image.size
         hurt: list[str] = []
         at = pos

@@ -7,7 +7,7 @@
     log/spare  log/new       a segment in the making (``msgstore.files.new_segments``), which gets its name when its
                              header is durable
     log/ahead                one that has contents of its first batch already, see ``msgstore.files.contents_ahead``
-    quarantine/              copies of segments in which corruption was found, see ``msgstore.files.quarantine``
+    quarantine/              segments in which corruption was found, see ``msgstore.files.quarantine``
     pins/                    hard links to some of these, to copy from, see ``msgstore.files.pins``
 
 1. The name of a segment means that its header is on the disk: the header is synced before the file is renamed into
@@ -108,10 +108,18 @@ class Changes(Protocol):
 
 
 class Store(FailStop):
-    """The store in the root directory of `fs`. `handles_max`: the number of files each of its caches keeps open."""
+    """The store in the root directory of `fs`. `handles_max`: the number of files each of its caches keeps open.
+
+    `free_min_bytes`: the space that copies of damaged segments leave.
+    """
 
     def __init__(
-        self, fs: FileSystem, clock_ms: Callable[[], int] = wall_time_ms, handles_max: int = READ_HANDLES_MAX
+        self,
+        fs: FileSystem,
+        clock_ms: Callable[[], int] = wall_time_ms,
+        handles_max: int = READ_HANDLES_MAX,
+        *,
+        free_min_bytes: int = 0,
     ) -> None:
         super().__init__(fs)
         self.highest_number = 0  # of all files that look like segments, readable or not
@@ -141,6 +149,7 @@ class Store(FailStop):
             fs,
             clock_ms,
             self._reads.note,
+            free_min_bytes,
             sync=self._sync,
             sync_directory=self._sync_directory,
             fail=self._raise,
@@ -614,17 +623,20 @@ class Store(FailStop):
             self._fs.truncate(self._handle, kept)
         return True
 
-    def quarantine(self, number: int) -> None:
-        """Copy a segment as it is now into the quarantine, for later analysis.
+    def quarantine(self, number: int, *, is_cut: bool = False) -> None:
+        """Keep a segment as it is now in the quarantine, for later analysis; by a copy if it `is_cut` next.
 
-        A segment is copied once, however often corruption is found in it. Unreadable bytes are zeros in the copy.
+        Else that is done once, however often corruption is found in it. Unreadable bytes are zeros in a copy.
 
         Raises:
-            StoreFullError: the disk has no space for a copy; nothing was copied.
+            StoreFullError: the disk has too little space for a copy; nothing was copied.
             StoreFailedError: the disk does not allow it.
         """
         self._check()
-        self._quarantine.copy(number)
+        if is_cut:
+            self._quarantine.copy(number)
+        else:
+            self._quarantine.keep(number)
 
     # --- streams ----------------------------------------------------------------------------------------------------
 

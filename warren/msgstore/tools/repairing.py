@@ -29,16 +29,18 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from warren.msgstore.files.file_system import write_all
+from warren.msgstore.files.file_system import replace_file, write_all
+from warren.msgstore.files.new_segments import NEW
 from warren.msgstore.files.quarantine import QUARANTINE
 from warren.msgstore.files.segment_header import SegmentHeader as EngineHeader
 from warren.msgstore.files.segment_header import remade_header
-from warren.msgstore.files.segment_names import segment_path
+from warren.msgstore.files.segment_names import LOG, segment_path
 from warren.msgstore.files.store import Store, wall_time_ms
 from warren.msgstore.log.checkpoint import seal, snapshot
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.tools.format import (
+    SEGMENT_HEADER_BYTES,
     SegmentHeader,
 )
 from warren.msgstore.tools.given_up import GIVEN_UP, GivenUp, give_up
@@ -156,6 +158,7 @@ class Repair:
                     continue
                 fault = file.fault
                 header = self._maybe_header(file, checkpoint)
+                content = b"" if header is None else file.range(SEGMENT_HEADER_BYTES, file.size)
             if header is None:
                 what = f"moved to the quarantine: {fault}, and no frame of this store is intact"
                 yield self._action(what, segment=number)
@@ -167,7 +170,7 @@ class Repair:
             self._files.headers[number] = header
             if self._store is not None:
                 self._store.quarantine(number)
-                self._write(segment_path(number), SegmentHeader.build(header))
+                self._replace(segment_path(number), SegmentHeader.build(header) + content)
 
     def _maybe_header(self, damaged: SegmentFile, checkpoint: CheckpointFacts | None) -> Any:
         """Return the header that fits an intact frame of the segment."""
@@ -206,6 +209,12 @@ class Repair:
                 yield self._action("copied to the quarantine: corruption in synced data", segment=number, places=gaps)
                 if self._store is not None:
                     self._store.quarantine(number)
+
+    def _replace(self, path: str, data: bytes) -> None:
+        """Put another file in the place of a segment, which may have a second name in the quarantine."""
+        fs = self._files.fs
+        replace_file(fs, NEW, path, data, lambda handle, _: fs.sync(handle))
+        fs.sync_directory(LOG)
 
     def _write(self, path: str, data: bytes) -> None:
         fs = self._files.fs
