@@ -79,10 +79,11 @@ class BatchWaiter:
 
 
 class CopyRow:
-    """A record that compaction moves, with the places where it is still live."""
+    """A record that compaction moves, with the places where it is still live; of a large one its head, and the rest."""
 
-    def __init__(self, record: bytes, lsn: i64, flags: i64) -> None:
+    def __init__(self, record: bytes, lsn: i64, flags: i64, pieces: list[bytes] | None) -> None:
         self.record = record
+        self.pieces = pieces
         self.lsn: i64 = lsn
         self.flags: i64 = flags
 
@@ -233,12 +234,18 @@ class Batch:
         index.void_rows(first, end)
         self.settle_range(index, first, end)
 
-    def copy(self, record: bytes, lsn: i64, flags: i64) -> None:
-        """Move the record at `lsn` to the end of the log, for the places where it is still live."""
+    def copy(self, record: bytes, lsn: i64, flags: i64, pieces: list[bytes] | None = None) -> None:
+        """Move the record at `lsn` to the end of the log, for the places where it is still live.
+
+        `pieces`: of a large one, what follows the places.
+        """
         if self._wanted_copies is _NO_WANTED_COPIES:
             self._wanted_copies = []
-        self._wanted_copies.append(CopyRow(record, lsn, flags))
+        self._wanted_copies.append(CopyRow(record, lsn, flags, pieces))
         self.row_bytes += len(record)
+        if pieces is not None:
+            for piece in pieces:
+                self.row_bytes += len(piece)
         self._begin()
 
     def write_page(self, index: QueueIndex, page_number: i64) -> None:
@@ -445,7 +452,7 @@ class Batch:
                 numbers = append(numbers, number)
             if len(queue_ids) == 0:
                 continue
-            length = int(writer.copy(row.record, row.flags | MOVED, queue_ids, numbers))
+            length = int(writer.copy(row.record, row.flags | MOVED, queue_ids, numbers, row.pieces))
             self._copies.append((row, int(writer.position), length))
 
     def _live_places(self, row: CopyRow) -> list[tuple[QueueIndex, int]]:

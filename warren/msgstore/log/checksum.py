@@ -1,7 +1,8 @@
 """The two checksums of the store's files, under the numbers that a file's header names them by.
 
 1. A checksum is an integer from 0 to 2**32 - 1, and that of nothing is `previous`, or 0 if the caller gives none.
-2. Bytes may come in pieces: ``checksum(a, x + y) == checksum(a, y, checksum(a, x))``.
+2. Bytes may come in pieces: ``checksum(a, x + y) == checksum(a, y, checksum(a, x))``. The change of the whole
+   follows from that of ``x`` and the length of ``y`` (`change_behind`).
 3. Both algorithms work in every installation, so that a store written on one host can be read on another. Which one
    new files get depends on what is fast here: without its wheel CRC-32C runs from a table, hundreds of times slower.
 
@@ -27,6 +28,8 @@ ChecksumFunction = Callable[[bytes, int], int]
 CASTAGNOLI_REFLECTED: Final = 0x82F63B78
 
 _table: list[int] = []
+# What 1, 2, 4, ... zeros do to each bit of a change, by checksum; made when they are needed.
+_zeros: dict[ChecksumFunction, list[list[int]]] = {}
 
 
 def table_crc32c(data: bytes, previous: int = 0) -> int:
@@ -97,3 +100,36 @@ def checksum(algorithm: int, data: bytes, previous: int = 0) -> int:
         ValueError: no such algorithm.
     """
     return checksum_function(algorithm)(data, previous)
+
+
+def change_behind(checksum: ChecksumFunction, change: int, size: int) -> int:
+    """Return the change of the checksum of ``x + y`` when that of ``x`` changes by `change`. `size`: bytes of ``y``.
+
+    A change is the exclusive or of both values. It takes as long as `size` has bits.
+    """
+    operators = _zeros.setdefault(checksum, [])
+    power = 0
+    while size >> power:
+        if power == len(operators):
+            operators.append(_twice(operators[-1]) if operators else _one_zero(checksum))
+        if size >> power & 1:
+            change = _applied(operators[power], change)
+        power += 1
+    return change
+
+
+def _one_zero(checksum: ChecksumFunction) -> list[int]:
+    nothing = checksum(b"\0", 0)
+    return [checksum(b"\0", 1 << bit) ^ nothing for bit in range(32)]
+
+
+def _twice(operator: list[int]) -> list[int]:
+    return [_applied(operator, value) for value in operator]
+
+
+def _applied(operator: list[int], change: int) -> int:
+    found = 0
+    for bit in range(32):
+        if change >> bit & 1:
+            found ^= operator[bit]
+    return found

@@ -9,7 +9,9 @@
    for another reason is tried again, up to `TRIES_MAX` times.
 5. Only the index pages in memory tell which records are live. Pages leave memory while others are read: so absent pages
    are looked for again before anything is copied, and a page whose messages are being copied stays until that is done.
-6. A segment whose read fails for long is left (`leave`), and tried again after that read has succeeded.
+6. A record that is larger than a piece is read in pieces and checked in the thread, and they are written as they are:
+   to look through 128 MiB on the loop, or to copy them, would hold up all clients.
+7. A segment whose read fails for long is left (`leave`), and tried again after that read has succeeded.
 
     a step:   read a piece of the segment -> read the absent index pages that it concerns -> copy what is live
               (until none is absent)
@@ -17,12 +19,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from librt.strings import read_i64_be
 from mypy_extensions import i64
 
-from warren.msgstore.log.jobs import ReadJob, WholeRecordsRead
+from warren.msgstore.log.jobs import PIECE_BYTES as LARGE_PIECE_BYTES
+from warren.msgstore.log.jobs import Files, ReadJob, WholeRecordsRead
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.msgstore.log.records import (
@@ -40,6 +44,7 @@ from warren.msgstore.log.records import (
     SEGMENT_HEADER_BYTES,
     TIMED,
     is_intact,
+    names_of,
     padded,
     page_entries,
     place_count,
@@ -67,6 +72,41 @@ class PieceRead(ReadJob):
     def finished(self) -> None:
         if self.compaction.takes(self, self.segment):
             self.compaction.piece_read(self.data[0])
+
+
+class LargeRead(ReadJob):
+    """A MESSAGE record that is larger than a piece: the `head` bytes up to the end of its places, then the rest."""
+
+    def __init__(self, compaction: Compaction, segment: Segment, lsn: int, head: int, length: int) -> None:
+        ranges = [(lsn, head)]
+        for at in range(head, length, LARGE_PIECE_BYTES):
+            ranges.append((lsn + at, min(LARGE_PIECE_BYTES, length - at)))
+        super().__init__(ranges)
+        self.compaction = compaction
+        self.segment = segment
+        self.length: i64 = length
+        self.is_whole: bool = False
+        self._checksum = compaction.log.checksum
+
+    def carry_out(self, files: Files) -> None:
+        self.data = files.read(self.ranges)
+        head = self.data[0]
+        self.is_whole = False
+        if len(head) != self.ranges[0][1] or names_of(head, 0) != len(head) or unsigned_word(head, 4) != self.length:
+            return
+        crc = self._checksum(head[4:], 0)
+        size: i64 = len(head)
+        for piece in self.data[1:]:
+            crc = self._checksum(piece, crc)
+            size += len(piece)
+        self.is_whole = size == self.length and crc == unsigned_word(head, 0)
+
+    def damaged(self, checksum: Callable[[bytes, int], int]) -> list[int]:
+        return [] if self.is_whole else [self.ranges[0][0]]
+
+    def finished(self) -> None:
+        if self.compaction.takes(self, self.segment):
+            self.compaction.large_read(self)
 
 
 class PagesRead(WholeRecordsRead):
@@ -97,6 +137,7 @@ class Compaction:
         self._frame_end: i64 = 0  # LSN at which the frame ends in which `_at` is; equal to `_at`: a frame begins there
         self.reading: ReadJob | None = None  # under way
         self._piece = b""
+        self._large: LargeRead | None = None  # instead of a piece
         self._met_damage: bool = False  # in this segment
         self._rounds: i64 = 0  # in which pages were read for the piece
         # Of segments in which something was left: how often that was, and with which batch the last copies come.
@@ -116,11 +157,12 @@ class Compaction:
         return True
 
     def leave(self) -> None:
-        """Continue with another segment: the read under way fails, see (6)."""
+        """Continue with another segment: the read under way fails, see (7)."""
         segment = self._segment
         assert segment is not None
         self.reading = None
         self._piece = b""
+        self._large = None
         self._segment = None
         self._tries[int(segment.number)] = TRIES_MAX
         self._copied_with[int(segment.number)] = 0
@@ -193,11 +235,27 @@ class Compaction:
         self._rounds = 0
         self._go_on()
 
+    def large_read(self, job: LargeRead) -> None:
+        """Handle a large record that was read: find the index pages that it needs."""
+        self._large = job
+        self._rounds = 0
+        self._go_on()
+
     def _go_on(self) -> None:
-        """Move the live records of the piece, or read its absent index pages."""
-        pages = self._absent_pages(self._piece) if self._rounds < ROUNDS_MAX else []
+        """Move the live records of the piece, or the large one, or read its absent index pages."""
+        large = self._large
+        pages: list[tuple[QueueIndex, int, IndexPage]] = []
+        if self._rounds >= ROUNDS_MAX:
+            pass  # those that are absent now stay where they are
+        elif large is None:
+            pages = self._absent_pages(self._piece)
+        elif large.is_whole:
+            self._ask_for_places(large.data[0], 0, pages, set())
         if not pages:
-            self._move()
+            if large is None:
+                self._move()
+            else:
+                self._move_large(large)
             return
         segment = self._segment
         assert segment is not None
@@ -222,13 +280,7 @@ class Compaction:
             kind: i64 = data[pos + 8]
             fits = _fits(data, pos, length, kind)
             if fits and kind == MESSAGE:
-                place: i64 = place_count(data, pos)
-                while place > 0:
-                    place -= 1
-                    index = self.log.indexes.get(queue_id_of_place(data, pos, place))
-                    if index is not None:
-                        number: i64 = sequence_number_of_place(data, pos, place) // index.page_entries
-                        _ask(index, number, pages, asked)
+                self._ask_for_places(data, pos, pages, asked)
             elif fits and kind == PAGE:
                 index = self.log.indexes.get(read_i64_be(data, pos + 16))
                 if index is not None:
@@ -237,6 +289,17 @@ class Compaction:
                         _ask(index, read_i64_be(data, pos + 24), pages, asked)
             pos += padded(length)
         return pages
+
+    def _ask_for_places(
+        self, data: bytes, pos: i64, pages: list[tuple[QueueIndex, int, IndexPage]], asked: set[IndexPage]
+    ) -> None:
+        place: i64 = place_count(data, pos)
+        while place > 0:
+            place -= 1
+            index = self.log.indexes.get(queue_id_of_place(data, pos, place))
+            if index is not None:
+                number: i64 = sequence_number_of_place(data, pos, place) // index.page_entries
+                _ask(index, number, pages, asked)
 
     def pages_read(self, job: PagesRead) -> None:
         """Move the live records: the index pages are here."""
@@ -279,10 +342,21 @@ class Compaction:
         length = unsigned_word(data, 4) if len(data) >= 8 else 0
         # A damaged frame head may have put us anywhere, and `_frame_end` as well.
         left: i64 = min(self._frame_end, segment.end_lsn) - self._at
-        if len(data) < length <= left:
-            self._read(padded(length))
-        else:
+        if not len(data) < length <= left or len(data) < MESSAGE_HEAD_BYTES:
             self._at = segment.end_lsn
+        elif data[8] == MESSAGE and names_of(data, 0) <= length:
+            self._ask(LargeRead(self, segment, int(self._at), int(names_of(data, 0)), int(length)))
+        else:
+            self._at += padded(length)
+
+    def _move_large(self, large: LargeRead) -> None:
+        self._large = None
+        if not large.is_whole:
+            self._met_damage = True
+        elif self._is_live(large.data[0], 0, self._at, hold=True):
+            self.log.batch.copy(large.data[0], self._at, _kept_flags(large.data[0], 0), large.data[1:])
+            self.moved_bytes += large.length
+        self._at += padded(large.length)
 
     def _move_record(self, data: bytes, pos: i64, length: i64, kind: i64) -> None:
         log = self.log
@@ -298,24 +372,35 @@ class Compaction:
                 log.batch.write_page(index, page_number)
                 index.unload_candidates.append(int(page_number))
             return
+        if not self._is_live(data, pos, lsn, hold=False):
+            return
+        if not is_intact(log.checksum, data, pos, length):
+            self._met_damage = True
+            return
+        self._is_live(data, pos, lsn, hold=True)
+        log.batch.copy(data[pos : pos + length], lsn, _kept_flags(data, pos))
+        self.moved_bytes += length
+
+    def _is_live(self, data: bytes, pos: i64, lsn: i64, *, hold: bool) -> bool:
+        """Tell whether a MESSAGE record is live. `hold`: its index pages change with its copy, and stay until then."""
         is_live: bool = False
         place: i64 = place_count(data, pos)
         while place > 0:
             place -= 1
-            index = log.indexes.get(queue_id_of_place(data, pos, place))
+            index = self.log.indexes.get(queue_id_of_place(data, pos, place))
             number: i64 = sequence_number_of_place(data, pos, place)
             if index is not None and index.lsn_of_resident(number) == lsn:
-                if not is_live and not is_intact(log.checksum, data, pos, length):
-                    self._met_damage = True
-                    return
+                if not hold:
+                    return True
                 is_live = True
                 page = index.page(number // index.page_entries)
                 assert page is not None
-                page.dirty = True  # it changes with the copy, and until then it stays (5)
-        if is_live:
-            kept: i64 = i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES | DELIVERED | REPUBLISHED)
-            log.batch.copy(data[pos : pos + length], lsn, kept)
-            self.moved_bytes += length
+                page.dirty = True  # (5)
+        return is_live
+
+
+def _kept_flags(data: bytes, pos: i64) -> i64:
+    return i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES | DELIVERED | REPUBLISHED)
 
 
 def _fits(data: bytes, pos: i64, length: i64, kind: i64) -> bool:

@@ -21,6 +21,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i16, i32, i64, u8
 
 from warren.amqp.properties import expiration_ms_of, is_persistent
+from warren.msgstore.log.checksum import change_behind
 from warren.msgstore.log.message import Envelope, Message
 
 if TYPE_CHECKING:
@@ -74,8 +75,6 @@ CHUNK_MIN_BYTES: Final = 8192
 # the allocator takes fresh pages from the kernel for each.
 PIECE_BYTES: Final = 65536
 ENVELOPES_MAX: Final = 1024
-# A record of this size that is moved is copied once.
-LARGE_COPY_BYTES: Final = 1 << 20
 
 _PADDING: Final = [bytes(size) for size in range(8)]
 
@@ -310,12 +309,26 @@ class RecordWriter:
             head.write(bytes(int(gap - RECORD_HEAD_BYTES)))
             self._finish(gap)
 
-    def copy(self, record: bytes, flags: i64, queue_ids: vec[i64], sequence_numbers: vec[i64]) -> i64:
-        """Write the MESSAGE `record` again with other flags, for these places only; return its length."""
+    def copy(
+        self,
+        record: bytes,
+        flags: i64,
+        queue_ids: vec[i64],
+        sequence_numbers: vec[i64],
+        pieces: list[bytes] | None = None,
+    ) -> i64:
+        """Write the MESSAGE `record` again with other flags, for these places only; return its length.
+
+        `pieces`: what follows the places of a large record, which is intact. They are not looked through.
+        """
         old_places: i64 = i64(read_i16_be(record, 10)) & 0xFFFF
         places: i64 = len(queue_ids)
         rest = record[MESSAGE_HEAD_BYTES + PLACE_BYTES * old_places :]
-        length: i64 = MESSAGE_HEAD_BYTES + PLACE_BYTES * places + len(rest)
+        rest_bytes: i64 = len(rest)
+        if pieces is not None:
+            for piece in pieces:
+                rest_bytes += len(piece)
+        length: i64 = MESSAGE_HEAD_BYTES + PLACE_BYTES * places + rest_bytes
         head = self._scratch
         head.truncate(0)
         write_i32_be(head, signed_word(length))
@@ -328,14 +341,17 @@ class RecordWriter:
             write_i64_be(head, queue_ids[place])
             write_i64_be(head, sequence_numbers[place])
             place += 1
-        if length >= LARGE_COPY_BYTES:
+        if pieces is not None:
+            assert len(rest) == 0
             start = head.getvalue()
             self._place(length)
+            change = self._checksum(record[4:], 0) ^ self._checksum(start, 0)
+            crc: i64 = unsigned_word(record, 0) ^ change_behind(self._checksum, change, int(rest_bytes))
             out = self._out
-            write_i32_be(out, signed_word(self._checksum(rest, self._checksum(start, 0))))
+            write_i32_be(out, signed_word(crc))
             out.write(start)
             self._chunks.append(out.getvalue())
-            self._chunks.append(rest)
+            self._chunks.extend(pieces)
             out.truncate(0)
             self._count(length)
             return length
