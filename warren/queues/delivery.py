@@ -601,17 +601,19 @@ class DeliveryLedger(Waiter):
         if self.turn_left == 0:
             self.turn_left = max(run, line.count())
         self._is_served = True
-        while self.turn_left > 0 and self.outbox.writable and self.has_space():
-            consumer = line.take_first()
-            self.awaited = line.count() > 0
-            if consumer is None:
-                break
-            assert isinstance(consumer, Consumer)
-            consumer.looked = 0
-            turns.call(consumer, 1)
-            self.turn_left -= 1 + consumer.looked
-            looked += consumer.looked
-        self._is_served = False
+        try:
+            while self.turn_left > 0 and self.outbox.writable and self.has_space():
+                consumer = line.take_first()
+                self.awaited = line.count() > 0
+                if consumer is None:
+                    break
+                assert isinstance(consumer, Consumer)
+                consumer.looked = 0
+                turns.call(consumer, 1)
+                self.turn_left -= 1 + consumer.looked
+                looked += consumer.looked
+        finally:
+            self._is_served = False
         if not self.awaited or not self.has_space():
             self.turn_left = 0
         elif self.turn_left > 0:

@@ -257,8 +257,10 @@ class Queue(BaseQueue):
         hungry = self.is_hungry
         self.is_hungry = True
         self.groups.narrow(consumer)
-        self._hand_out_ready()
-        self.groups.widen()
+        try:
+            self._hand_out_ready()
+        finally:
+            self.groups.widen()
         if hungry:
             self.is_hungry = True  # nothing is known of the others
 

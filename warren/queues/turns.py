@@ -160,7 +160,11 @@ class Turns:
                 break
             if line.count() == 0:
                 outbox.awaited = False  # a single waiter is served as if there were not a line
-            budget -= waiter.take_turn(RUN_MAX)
+            try:
+                budget -= waiter.take_turn(RUN_MAX)
+            except BaseException:
+                self.wake()  # the others have their turns
+                raise
         if line.count() == 0:
             outbox.awaited = False
         held_back = self._held_back
@@ -187,8 +191,10 @@ class Turns:
             return
         self.called = consumer
         self.called_until = consumer.ledger.next_tag + run
-        consumer.queue.serve(consumer)
-        self.called = None
+        try:
+            consumer.queue.serve(consumer)
+        finally:
+            self.called = None
 
     def close(self) -> None:
         """Forget all waiters: the connection ends."""

@@ -231,6 +231,69 @@ def test_looking_counts_for_the_turn_of_a_connection() -> None:
     harness.settle()
 
 
+class Failing(Counting):
+    """Fails once, when it is told to."""
+
+    def __init__(self, beginning: bytes) -> None:
+        super().__init__(beginning)
+        self.fails = False
+
+    def passes(self, message: Message, now_ms: int) -> bool:
+        if self.fails:
+            self.fails = False
+            raise MemoryError
+        return super().passes(message, now_ms)
+
+
+def two_consumers(harness: Harness, client: Client) -> tuple[Queue, Failing]:
+    """Return a queue that is paused, with two consumers that want everything; the first may fail."""
+    queue = declared(harness)
+    queue.pause(paused=True)
+    client.send(1, basic_consume("q", "failing"), basic_consume("q", "other"))
+    failing = Failing(b"m")
+    for consumer, selection in zip(list(queue.consumers), (failing, Counting(b"m")), strict=True):
+        queue.select(consumer, selection)
+    return queue, failing
+
+
+def test_a_turn_that_fails_leaves_their_turns_to_the_others() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.send(1, m.BasicQos(0, 1, False))
+    queue, failing = two_consumers(harness, client)
+    fill(harness, b"m1", b"m2")
+    consumer = next(iter(queue.consumers))
+    queue.pause(paused=False)
+    failing.fails = True
+    with pytest.raises(MemoryError):
+        consumer.take_turn(1)
+    queue.wake()
+    harness.settle()
+    assert sorted(bodies(client)) == [b"m1", b"m2"]
+    harness.check()
+
+
+def test_a_channel_is_served_after_a_turn_of_it_has_failed() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.send(1, m.BasicQos(0, 1, True))
+    queue, failing = two_consumers(harness, client)
+    fill(harness, *[b"m"] * 4)
+    queue.pause(paused=False)
+    harness.settle()
+    failing.fails = True
+    failures = 0
+    while tags := [each.method.delivery_tag for each in client.take() if isinstance(each.method, m.BasicDeliver)]:
+        assert len(tags) == 1
+        try:
+            client.send(1, m.BasicAck(tags[0], False))
+        except MemoryError:
+            failures += 1
+        harness.settle()
+    assert (failures, queue.ready_count, queue.unacked_count) == (1, 0, 0)
+    harness.check()
+
+
 # --- (5) --------------------------------------------------------------------------------------------------------------
 
 
