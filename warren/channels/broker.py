@@ -43,6 +43,7 @@ from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.channels.shared import Shared
 from warren.channels.shortage_notes import ShortageNotes, close_largest, close_stalled
 from warren.channels.topology_growth import TopologyGrowth
+from warren.msgstore.log.gathering import Gathering
 from warren.msgstore.log.jobs import CommitJob, Errand
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
@@ -121,6 +122,8 @@ class Broker:
         self.limits = limits
         self.now_s: float = 0.0
         self.log = log
+        self.gathering = Gathering()
+        self.is_gathering: bool = False  # the open batch could be closed, and takes more first
         self.timers = TimerQueue()
         self.work = LongWork(log.own, self.timers)
         self._taking_apart = TakingApart(log.reclamation)
@@ -283,7 +286,9 @@ class Broker:
         self.shared.confirms.end_turn()
         log = self.log
         done: i64 = log.done_batch
-        log.close_if_due()
+        self.is_gathering = log.in_flight is None and self.gathering.takes_more(log.batch, self.now_s)
+        if not self.is_gathering:
+            log.close_if_due()
         if log.done_batch != done:
             self.shut_gates.open()  # all has been written
         if self.shared.inbound.is_short:
@@ -295,7 +300,7 @@ class Broker:
 
     def has_work(self) -> bool:
         """Tell whether another turn is due without new input."""
-        if self.shared.served:
+        if self.shared.served or self.is_gathering:
             return True
         return len(self.runnable) > 0 or len(self.resumed) > 0 or len(self.own_messages) > 0 or self.work.is_due()
 
@@ -395,6 +400,8 @@ class Broker:
 
     def stored(self, job: CommitJob) -> None:
         """The shell has carried out the commit of a batch: send the replies that waited for it."""
+        if job is self.log.in_flight:
+            self.gathering.committed(self.now_s)
         self.log.committed(job)
         self.shared.confirms.declared()
         self.shut_gates.open()

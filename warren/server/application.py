@@ -90,6 +90,8 @@ RESTORED_AT_ONCE: Final = 500  # a few milliseconds; then other tasks have a tur
 PERMISSION_CHECK_S: Final = 0.02
 CLOCK_CHECK_S: Final = 1.0
 COLLECT_S: Final = 60.0
+# How long a batch takes more while much is published, though it could be committed.
+GATHER_S: Final = 0.001
 _REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how this machine reaches a listener on all addresses
 log = get_logger("server")
 
@@ -139,6 +141,7 @@ class Application:
         clients_max = descriptors.clients_max()
         self._broker = Broker(engine_limits(settings, clients_max), _entropy, secrets.randbits(63), message_log)
         self._broker.syncs_confirms = self._syncs_confirms
+        self._broker.gathering.most_s = GATHER_S
         if settings.amqp_1_0:
             self._broker.other_protocols = dict.fromkeys((SASL_HEADER, AMQP_HEADER, TLS_HEADER), Amqp10Peer)
         if settings.node_name:
