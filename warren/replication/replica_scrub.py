@@ -121,18 +121,17 @@ class ReplicaScrub:
         try:
             size = self._fs.size(handle)
             header = parsed_header(read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0), size, path)
-            if isinstance(header, str):
-                return
-            frames = SegmentFrames(self._fs, handle, header)
-            lsn, told = frames.first_lsn, 0
-            while lsn < header.base_lsn + size and (found := frames.maybe_frame(lsn)) is not None:
-                lsn += int(found[0].end)
-                if lsn - frames.first_lsn - told >= PIECE_BYTES:
-                    yield lsn - frames.first_lsn - told
-                    told = lsn - frames.first_lsn
-            if lsn >= header.base_lsn + size:
-                self._is_well(path)
-                return
+            if not isinstance(header, str):
+                frames = SegmentFrames(self._fs, handle, header)
+                lsn, told = frames.first_lsn, 0
+                while lsn < header.base_lsn + size and (found := frames.maybe_frame(lsn)) is not None:
+                    lsn += int(found[0].end)
+                    if lsn - frames.first_lsn - told >= PIECE_BYTES:
+                        yield lsn - frames.first_lsn - told
+                        told = lsn - frames.first_lsn
+                if lsn >= header.base_lsn + size:
+                    self._is_well(path)
+                    return
         except OSError:
             pass  # the disk does not give it
         finally:

@@ -322,6 +322,20 @@ def test_a_follower_finds_and_mends_what_is_damaged_in_a_pass() -> None:
     assert (segments(fs), scrub.mended, scrub.damaged) == (right, 3, 0)
 
 
+def test_a_follower_finds_and_mends_a_damaged_header_in_a_pass() -> None:
+    """Its next start would be refused."""
+    log, fs, replica = followed(30)
+    peers: list[Questions] = []
+    scrub = ReplicaScrub(replica, SealedCopy(fs), lambda: peers)
+    right = segments(fs)
+    fs.flip_bit(segment_path(2), 20, 3)
+    scrub.look_at_all()
+    assert (scrub.mended, scrub.damaged) == (0, 1)
+    peers.append(Peer(log.fs))
+    scrub.look_at_all()
+    assert (segments(fs), scrub.mended, scrub.damaged) == (right, 1, 0)
+
+
 def test_a_follower_without_an_answer_counts_the_damage_until_it_is_mended() -> None:
     log, fs, replica = followed(30)
     peers: list[Questions] = [Peer(log.fs, lambda data: bytes(len(data)))]
