@@ -21,7 +21,7 @@ from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.dead_letter import with_header, without_header
-from warren.queues.held_messages import RELEASED, STAYS, UNROUTED_RETRY_MS, HeldMessages
+from warren.queues.held_messages import RELEASED, STAYS, UNROUTED_RETRY_MS, WAITS, HeldMessages
 from warren.queues.lanes import EXCHANGE
 from warren.queues.timers import NEVER, Timer
 
@@ -67,13 +67,15 @@ class DelayedMessages(Timer):
             index = log.new_index(log.new_queue_id(), host.name, exchange.name, EXCHANGE, not exchange.durable)
             self.held.begin_storing(index)
 
-    def is_routed(self, message: Message) -> bool:
-        """Route a message that is about to be released; False: that takes too many steps."""
+    def route(self, message: Message) -> i64:
+        """Route a message that is about to be released, and return its fate: it stays if that takes too many steps."""
         if self._host is None or self._exchange is None:
-            return True
+            return RELEASED
         routed = self._host.route_released(self._exchange, _as_published(message))
         self._routed = routed
-        return routed.is_complete
+        if not routed.is_complete:
+            return STAYS
+        return WAITS if routed.has_to_wait else RELEASED
 
     def released(self, message: Message) -> None:
         """Publish a message that is due, and was routed."""
@@ -122,9 +124,10 @@ class ExchangeLane(HeldMessages):
 
     def decide(self, number: int, message: Message, purpose: i64) -> i64:
         fate = HeldMessages.decide(self, number, message, purpose)
-        if fate == RELEASED and self._owner is not None and not self._owner.is_routed(message):
-            self.times.add(self.log.now_ms + UNROUTED_RETRY_MS, number)
-            return STAYS
+        if fate == RELEASED and self._owner is not None:
+            fate = self._owner.route(message)
+            if fate == STAYS:
+                self.times.add(self.log.now_ms + UNROUTED_RETRY_MS, number)
         return fate
 
     def released(self, message: Message) -> None:

@@ -29,7 +29,8 @@ class RememberedBytes:
 class Routed:
     """Where a message goes: its queues, and the exchanges that act on it. `cost`: of finding out, in queues given to.
 
-    ``is_complete``: False if that took too many steps; then `queues` is empty.
+    ``is_complete``: False if that took too many steps; then `queues` is empty. ``has_to_wait``: for a batch that can be
+    held open.
     """
 
     def __init__(self, queues: list[Receiver], effects: Effects | None, cost: i64) -> None:
@@ -37,6 +38,7 @@ class Routed:
         self.effects = effects
         self.cost: i64 = cost
         self.is_complete: bool = True
+        self.has_to_wait: bool = False
 
     def is_held(self) -> bool:
         """Tell whether an exchange on the way takes the message."""

@@ -24,7 +24,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.msgstore.log.own_writes import WRITES
+from warren.msgstore.log.own_writes import WRITES, OwnWrites
 from warren.msgstore.log.queue_index import BODY_MASK, IndexOwner, IndexPage, QueueIndex
 from warren.queues.fetch import Fetch, TimeScan
 from warren.queues.held_memory import HeldMemory
@@ -48,6 +48,7 @@ DEAD_LETTERED: Final = 2
 # Passed to `decide`, and returned by it.
 DUE: Final = 3  # its time has come, and is no longer noted
 STAYS: Final = 4
+WAITS: Final = 5  # it goes to very many queues, and the batch cannot be held open for it: again after this batch
 
 
 class HeldMessage:
@@ -88,7 +89,10 @@ class HeldMessages(IndexOwner):
         raise AssertionError("overridden")
 
     def decide(self, number: int, message: Message, purpose: i64) -> i64:
-        """Return the fate of a message that is about to be taken: `purpose`, or `STAYS` if its time was noted again."""
+        """Return the fate of a message that is about to be taken: `purpose`, or `STAYS` if its time was noted again.
+
+        After `WAITS` it is asked about again, before the others.
+        """
         return RELEASED if purpose == DUE else purpose
 
     def may_dead_letter(self) -> bool:
@@ -274,7 +278,11 @@ class HeldMessages(IndexOwner):
                 return
             message = memory.messages.pop(number, None)
             if message is not None:
-                self._let_go(number, message, purpose, True)
+                if not self._let_go(number, message, purpose, True):
+                    self._waits = True
+                    rest = _TakingRest(self, numbers[at:], purpose, told, count)
+                    self.log.call_when_written(_AfterBatch(own, rest))
+                    return
                 count += 1
         self.times.forget_stale(self.count)
         if told is not None:
@@ -296,12 +304,13 @@ class HeldMessages(IndexOwner):
         if purpose == DEAD_LETTERED and not self.may_dead_letter():
             raise ValueError("there is no dead letter exchange")
 
-    def _let_go(self, number: int, message: Message, purpose: i64, was_in_memory: bool) -> None:
+    def _let_go(self, number: int, message: Message, purpose: i64, was_in_memory: bool) -> bool:
+        """Let a message go, as is decided; False: that has to wait."""
         purpose = self.decide(number, message, purpose)
-        if purpose == STAYS:
+        if purpose in (STAYS, WAITS):
             if was_in_memory:
                 self.memory.messages[number] = message
-            return
+            return purpose == STAYS
         index = self.index
         is_stored = not was_in_memory or self.memory.left(number, message)
         if is_stored and index is not None:
@@ -309,7 +318,7 @@ class HeldMessages(IndexOwner):
         self.count -= 1
         self.body_bytes -= message.body_bytes
         if purpose == DROPPED:
-            return
+            return True
         if was_in_memory and (message.row >= 0 or not message.sole):
             # The other queues that it went to, or the open batch, still have it with its time in it.
             message = message.copy()
@@ -320,6 +329,7 @@ class HeldMessages(IndexOwner):
             self.released(message)
         else:
             self.dead_lettered(message)
+        return True
 
     def taken(self, fetch: _Taking, messages: list[Message | None]) -> None:
         """Let the messages go that were read to be taken, or the first of them."""
@@ -329,12 +339,16 @@ class HeldMessages(IndexOwner):
             own.call_when_open(_Fetched(fetch, messages))  # an alarm has come during the read, or others had the turn
             return
         if index is not None:
+            waits = True
             own.begin()
             try:
-                self._let_go_of_fetched(index, fetch, messages)
+                waits = not self._let_go_of_fetched(index, fetch, messages)
             finally:
                 own.end()
             self.times.forget_stale(self.count)
+            if waits:
+                self.log.call_when_written(_AfterBatch(own, _Rest(fetch)))
+                return
             if fetch.left and (self.is_spreading or not (own.may(WRITES) and own.may_give())):
                 own.call_when_open(_Rest(fetch))
                 return
@@ -344,12 +358,12 @@ class HeldMessages(IndexOwner):
         if fetch.told is not None:
             fetch.told(int(fetch.count))
 
-    def _let_go_of_fetched(self, index: QueueIndex, fetch: _Taking, messages: list[Message | None]) -> None:
+    def _let_go_of_fetched(self, index: QueueIndex, fetch: _Taking, messages: list[Message | None]) -> bool:
         own = self.log.own
         for at, number in enumerate(fetch.numbers):
             if fetch.purpose != DROPPED and (self.is_spreading or not own.may_give()):
                 fetch.left = fetch.numbers[at:] + fetch.left  # to be read again in another turn
-                return
+                return True
             fetched = messages[at]
             message = self.memory.messages.pop(number, None)
             was_in_memory = message is not None
@@ -358,8 +372,11 @@ class HeldMessages(IndexOwner):
                 if message is None:
                     self._lose(index, number)
             if message is not None:
-                self._let_go(number, message, fetch.purpose, was_in_memory)
+                if not self._let_go(number, message, fetch.purpose, was_in_memory):
+                    fetch.left = fetch.numbers[at:] + fetch.left
+                    return False
                 fetch.count += 1
+        return True
 
     def fetch_ended(self, fetch: Fetch) -> None:
         """Note that pages need not be kept for this read any longer."""
@@ -546,6 +563,17 @@ class _Rest(IndexOwner):
 
     def batch_closed(self) -> None:
         self._fetch.goes_on()
+
+
+class _AfterBatch(IndexOwner):
+    """Has `waiter` called in a turn after the open batch was closed."""
+
+    def __init__(self, own: OwnWrites, waiter: IndexOwner) -> None:
+        self._own = own
+        self._waiter = waiter
+
+    def batch_closed(self) -> None:
+        self._own.call_when_open(self._waiter)
 
 
 class _TakingRest(IndexOwner):

@@ -3,8 +3,8 @@
 1. The exchanges that act on messages act on these as well (``exchanges.content``).
 2. Nothing is mandatory or confirmed here: the caller is told how many take the message.
 3. A message that an exchange has held goes to more than `QUEUES_AT_ONCE` queues over several turns. The others that it
-   holds wait. If the message is stored, the batch is held open: the end of its record there and all queues are in one
-   frame of the log. After a defect of ours the queues that are left get it in another frame.
+   holds wait. If the message is stored, the batch is held open, when nothing else holds it: the end of its record there
+   and all queues are in one frame of the log. After a defect of ours the queues that are left get it in another frame.
 4. A message whose routing takes too many steps goes to no queue, never to some of them. It is counted, and the log
    says so. A dead letter, and a message that an exchange holds, stay where they were, and are tried again later. A turn
    counts routing, too: `STEPS_PER_QUEUE` of its steps are like giving the message to a queue.
@@ -73,7 +73,11 @@ def route_released(vhost: VirtualHost, exchange: Exchange, message: Message) -> 
     blind_copies = message.envelope.blind_copies
     if blind_copies is not None:
         keys += blind_copies
-    return route_own(vhost, exchange, keys, Content(message.header_payload()))  # without a time: nothing holds it again
+    routed = route_own(
+        vhost, exchange, keys, Content(message.header_payload())
+    )  # without a time: nothing holds it again
+    routed.has_to_wait = message.persistent and len(routed.queues) > QUEUES_AT_ONCE and not vhost.log.may_hold()
+    return routed
 
 
 def publish_released(vhost: VirtualHost, exchange: Exchange, message: Message, routed: Routed) -> None:

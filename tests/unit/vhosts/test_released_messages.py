@@ -18,7 +18,7 @@ BODIES = [b"one", b"two", b"three"]
 class Wide:
     """A delayed exchange with very many queues, whose messages are due; a turn has few steps."""
 
-    def __init__(self, *, stored: bool) -> None:
+    def __init__(self, *, stored: bool, held: bool = False, page_out: bool = False) -> None:
         self.harness = DurableHarness()
         self.client: Client = self.harness.channel()
         delayed: Table = {"x-delayed-type": "fanout"}
@@ -34,6 +34,13 @@ class Wide:
         self.harness.settle()
         self.harness.broker.work.turn_steps = 500
         self.harness.broker.work.end_turn()
+        if page_out:
+            log = self.harness.broker.log
+            log.under_pressure = True
+            self.harness.vhost.held["x"].page_out()
+            log.under_pressure = False
+        if held:
+            assert self.harness.broker.log.hold()
         self.harness.broker.keep_time(int(self.harness.broker.log.now_ms) + 2000)
 
     def counts(self) -> list[int]:
@@ -62,6 +69,31 @@ def test_they_come_one_after_the_other_over_several_turns(stored: bool) -> None:
     for at in (0, 1, COUNT - 1):
         found = [wide.client.get(f"q{at}", no_ack=True) for _ in BODIES]
         assert [each and each.content and each.content.body for each in found] == BODIES
+
+
+@pytest.mark.parametrize("page_out", [False, True])
+def test_they_wait_while_others_hold_the_batch(page_out: bool) -> None:
+    """All queues got the first one in one turn, however many they were."""
+    wide = Wide(stored=True, held=True, page_out=page_out)
+    log = wide.harness.broker.log
+    for _ in range(3):
+        wide.harness.broker.end_turn()
+        wide.harness.store.run()
+    assert sum(wide.counts()) == 0 and wide.harness.vhost.held["x"].count == len(BODIES)
+    assert not wide.harness.broker.work.is_due()
+    log.release()
+    most = seen = 0
+    while seen < COUNT * len(BODIES):
+        wide.harness.broker.end_turn()
+        wide.harness.store.run()
+        most = max(most, sum(wide.counts()) - seen)
+        seen = sum(wide.counts())
+    assert most <= 1000
+    wide.harness.settle()
+    for at in (0, COUNT - 1):
+        found = [wide.client.get(f"q{at}", no_ack=True) for _ in BODIES]
+        assert [each and each.content and each.content.body for each in found] == BODIES
+    wide.harness.vhost.held["x"].check_invariants()
 
 
 def test_after_a_crash_all_queues_have_it_or_the_exchange_holds_it() -> None:
