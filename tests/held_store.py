@@ -30,10 +30,19 @@ class Lane(HeldMessages):
         self.changes = 0
         self.dead_letters = True
         self.queues_each = 0  # to which a released message goes
+        self.failing = b""  # the body of one whose release fails, or the decision about it
+        self.fails_early = False
+
+    def decide(self, number: int, message: Message, purpose: int) -> int:
+        if self.fails_early and message.body() == self.failing:
+            raise MemoryError
+        return HeldMessages.decide(self, number, message, purpose)
 
     def released(self, message: Message) -> None:
         assert message.row < 0
         assert message.time_ms == 0
+        if self.failing and message.body() == self.failing:
+            raise MemoryError
         self.out.append(message.body())
         self.log.own.given += self.queues_each
 

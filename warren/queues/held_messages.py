@@ -9,6 +9,7 @@ except for their deadlines (16 bytes each), so that millions can be held for yea
 3. When its time has come a message is given to `released`, in the order of the times, one piece under way at a time.
    It is settled here in the same turn, so that it is in exactly one place after a crash. A message that stays by
    `decide` keeps its record and gets another time: the record has an earlier one, so after a restart it may come early.
+   It is settled after its release: one whose release fails stays, and is tried again.
 4. A parked message has the time `PARKED_UNTIL`: it waits until an operator takes it.
 5. ``queues.held_memory`` has the messages in memory and knows the index pages; ``queues.held_times`` has the deadlines.
 6. Released messages wait for the disk, and for space on it (``msgstore.log.own_writes``): a million messages that are
@@ -278,7 +279,13 @@ class HeldMessages(IndexOwner):
                 return
             message = memory.messages.pop(number, None)
             if message is not None:
-                if not self._let_go(number, message, purpose, True):
+                try:
+                    gone = self._let_go(number, message, purpose, True)
+                except BaseException:
+                    if told is None:
+                        self.times.put_off(numbers[at:], self.log.now_ms, is_sweep=purpose != DUE)
+                    raise
+                if not gone:
                     self._waits = True
                     rest = _TakingRest(self, numbers[at:], purpose, told, count)
                     self.log.call_when_written(_AfterBatch(own, rest))
@@ -306,29 +313,40 @@ class HeldMessages(IndexOwner):
 
     def _let_go(self, number: int, message: Message, purpose: i64, was_in_memory: bool) -> bool:
         """Let a message go, as is decided; False: that has to wait."""
-        purpose = self.decide(number, message, purpose)
+        try:
+            purpose = self.decide(number, message, purpose)
+        except BaseException:
+            if was_in_memory:
+                self.memory.messages[number] = message
+            raise
         if purpose in (STAYS, WAITS):
             if was_in_memory:
                 self.memory.messages[number] = message
             return purpose == STAYS
+        if purpose != DROPPED:
+            # The other queues that it went to, or the open batch, still have one in memory with its time in it.
+            is_shared = was_in_memory and (message.row >= 0 or not message.sole)
+            given = message.copy() if is_shared else message
+            until_ms: i64 = message.time_ms
+            given.time_ms = 0
+            if number < self.delivered_before:
+                given.attempts = 1
+            try:
+                if purpose == RELEASED:
+                    self.released(given)
+                else:
+                    self.dead_lettered(given)
+            except BaseException:
+                given.time_ms = until_ms
+                if was_in_memory:
+                    self.memory.messages[number] = message
+                raise
         index = self.index
         is_stored = not was_in_memory or self.memory.left(number, message)
         if is_stored and index is not None:
             self.log.batch.settle(index, message, number)
         self.count -= 1
         self.body_bytes -= message.body_bytes
-        if purpose == DROPPED:
-            return True
-        if was_in_memory and (message.row >= 0 or not message.sole):
-            # The other queues that it went to, or the open batch, still have it with its time in it.
-            message = message.copy()
-        message.time_ms = 0
-        if number < self.delivered_before:
-            message.attempts = 1
-        if purpose == RELEASED:
-            self.released(message)
-        else:
-            self.dead_lettered(message)
         return True
 
     def taken(self, fetch: _Taking, messages: list[Message | None]) -> None:
@@ -343,6 +361,11 @@ class HeldMessages(IndexOwner):
             own.begin()
             try:
                 waits = not self._let_go_of_fetched(index, fetch, messages)
+            except BaseException:
+                self.fetch_ended(fetch)
+                if fetch.told is not None:
+                    fetch.told(int(fetch.count))
+                raise
             finally:
                 own.end()
             self.times.forget_stale(self.count)
@@ -372,7 +395,14 @@ class HeldMessages(IndexOwner):
                 if message is None:
                     self._lose(index, number)
             if message is not None:
-                if not self._let_go(number, message, fetch.purpose, was_in_memory):
+                try:
+                    gone = self._let_go(number, message, fetch.purpose, was_in_memory)
+                except BaseException:
+                    if fetch.told is None:
+                        rest = fetch.numbers[at:] + fetch.left
+                        self.times.put_off(rest, self.log.now_ms, is_sweep=fetch.purpose != DUE)
+                    raise
+                if not gone:
                     fetch.left = fetch.numbers[at:] + fetch.left
                     return False
                 fetch.count += 1

@@ -18,6 +18,8 @@ from warren.queues.timers import NEVER
 
 # This many stale deadlines are never worth looking for.
 STALE_MIN: Final = 1024
+# How long a message stays whose release has failed.
+FAILED_PAUSE_MS: Final = 1000
 
 
 class HeldTimes:
@@ -81,6 +83,13 @@ class HeldTimes:
         if self.sweep_left:
             self.sweep_left -= len(numbers)
         return numbers
+
+    def put_off(self, numbers: list[int], now_ms: i64, *, is_sweep: bool) -> None:
+        """Note the times again of numbers that were due; the release of the first has failed."""
+        if is_sweep:
+            self.sweep_left += len(numbers)
+        for at, number in enumerate(numbers):
+            self._deadlines.add(now_ms if at or is_sweep else now_ms + FAILED_PAUSE_MS, number)
 
     def forget_stale(self, held: i64) -> None:
         """Forget deadlines of messages that have left before their time, see (1); `held` messages are left."""

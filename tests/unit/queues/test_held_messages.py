@@ -656,3 +656,28 @@ def test_transient_messages_are_listed_without_an_index() -> None:
     assert store.lane.index is None
     assert [(each.number, each.persistent) for each in store.listed()] == [(0, False), (1, False), (2, False)]
     assert isinstance(store.lane, Lane)
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize(("absent", "persistent"), [(False, False), (False, True), (True, True)])
+def test_a_message_whose_release_fails_stays_and_the_others_are_released(
+    absent: bool, persistent: bool, early: bool
+) -> None:
+    """(3)"""
+    store = filled(6, step_ms=0, absent=absent, persistent=persistent)
+    lane = store.lane
+    lane.failing = b"2"
+    lane.fails_early = early
+    with pytest.raises(MemoryError):
+        store.pass_time(1000)
+    store.rest()
+    assert lane.out == bodies([0, 1]) and lane.count == 4
+    store.pass_time(0)
+    assert lane.out == bodies([0, 1, 3, 4, 5])
+    lane.failing = b""
+    store.pass_time(1000)
+    assert lane.out == bodies([0, 1, 3, 4, 5, 2])
+    store.check()
