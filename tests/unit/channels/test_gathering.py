@@ -15,11 +15,12 @@ MOST_S = 0.001
 class Load:
     """A publisher of persistent messages with confirms, turn by turn, and a disk that is done when it is told to."""
 
-    def __init__(self, most_s: float = MOST_S) -> None:
+    def __init__(self, most_s: float = MOST_S, *, confirms: bool = True) -> None:
         harness = Harness()
         self.client = harness.channel()
         self.client.declare("q", durable=True)
-        self.client.call(1, m.ConfirmSelect(False))
+        if confirms:
+            self.client.call(1, m.ConfirmSelect(False))
         self._harness = harness
         self.broker = harness.broker
         self.broker.gathering.most_s = most_s
@@ -112,3 +113,12 @@ def test_without_a_time_no_batch_takes_more() -> None:
     assert load.turn(1)
     load.commit()
     assert load.turn(ROWS_MIN)
+
+
+def test_a_batch_that_nothing_waits_for_keeps_no_turn_busy() -> None:
+    load = Load(confirms=False)
+    load.broker.log.force()
+    assert load.turn(1)
+    load.commit()
+    assert not load.turn(ROWS_MIN)
+    assert not load.broker.has_work()

@@ -4,7 +4,7 @@ While a commit is under way the next batch gathers. Afterwards that batch could 
 many small commits. Each takes some 100 µs of the processor, and writes messages that consumers acknowledge a moment
 later. So a batch stays open for further turns:
 
-1. Only if it has `ROWS_MIN` rows. A message by itself never waits.
+1. Only if something waits for it, and it has `ROWS_MIN` rows. A message by itself never waits.
 2. Only while each turn adds rows. A publisher that waits for its confirms does not wait until a time has passed.
 3. For half of the time that the last commit took at most, and for `most_s` at most.
 4. Up to `ROWS_MAX` rows or `BYTES_MAX` bytes. A commit costs little for each of so many.
@@ -42,7 +42,7 @@ class Gathering:
 
     def takes_more(self, batch: Batch, now_s: float) -> bool:
         """Tell whether `batch` stays open for another turn. No commit is under way."""
-        if now_s < self._until_s:
+        if now_s < self._until_s and batch.waiters:
             rows: i64 = len(batch.messages)
             has_grown: bool = rows > self._rows
             self._rows = rows
