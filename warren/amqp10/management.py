@@ -15,7 +15,9 @@ in `subject` and the request's `message-id` as `correlation-id`.
 
 1. Requests are answered in order, one at a time, and not before their changes are durable.
 2. An error in a request is answered with a status (400, 403, 404, 409, 501) and a text; the links stay.
-3. At most `RESPONSES_MAX` responses wait for credit, and no further one once they have `RESPONSES_MAX_BYTES`; a list
+3. Numbers in arguments keep their type, in the table and in a list: to remove a binding, clients look for the arguments
+   that they gave in the list, and an int is not equal to a long.
+4. At most `RESPONSES_MAX` responses wait for credit, and no further one once they have `RESPONSES_MAX_BYTES`; a list
    has at most about as many bytes.
 
 Source: RabbitMQ, ``rabbit_amqp_management.erl``; OASIS "HTTP over AMQP" and "Link pairing".
@@ -37,9 +39,9 @@ from warren.amqp.errors import (
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
     RESOURCE_LOCKED,
-    ChannelException,
+    AmqpError,
 )
-from warren.amqp.field_table import EMPTY_TABLE, decode_table, encode_table
+from warren.amqp.field_table import EMPTY_TABLE, TableWalker, encode_table, with_length
 from warren.amqp10.addresses import quoted, unquoted
 from warren.amqp10.conversion import (
     APPLICATION_PROPERTIES,
@@ -53,7 +55,20 @@ from warren.amqp10.conversion import (
 from warren.amqp10.error_conditions import LIMIT_EXCEEDED, MESSAGE_SIZE, LinkError, SessionError
 from warren.amqp10.links import HEAD_BYTES, ReceivingLink, SendingLink
 from warren.amqp10.performatives import ACCEPTED, Head, described
-from warren.amqp10.values import Described, Reader, UInt, ULong, value_end, write_value
+from warren.amqp10.values import (
+    Array,
+    Byte,
+    Described,
+    Int,
+    Reader,
+    Short,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    value_end,
+    write_value,
+)
 from warren.channels.access import READ, WRITE
 from warren.channels.topology import run_topology
 from warren.exchanges.binding import Binding
@@ -76,8 +91,19 @@ _STATUS: Final = {
     NOT_FOUND: "404",
     RESOURCE_LOCKED: "409",
     PRECONDITION_FAILED: "409",
-    NOT_IMPLEMENTED: "501",
+    NOT_IMPLEMENTED: _BAD,
 }
+# The tag in a table of 0-9-1, the size of the payload in bytes, and whether it has a sign.
+_NUMBERS: Final[dict[type[int], tuple[bytes, int, bool]]] = {
+    Byte: (b"b", 1, True),
+    UByte: (b"B", 1, False),
+    Short: (b"s", 2, True),
+    UShort: (b"u", 2, False),
+    Int: (b"I", 4, True),
+    UInt: (b"i", 4, False),
+    int: (b"l", 8, True),
+}
+_TAGGED: Final = {tag[0]: number for number, (tag, _, _) in _NUMBERS.items()}
 
 
 class _Refused(Exception):
@@ -168,7 +194,7 @@ class Management:
             self._tell(request, refused.status, refused.why)
         except LinkError as error:
             self._tell(request, _BAD, error.explanation)
-        except ChannelException as error:
+        except AmqpError as error:  # also one that closes a connection of 0-9-1: the purge of a stream
             self._tell(request, _STATUS.get(error.reply_code, _BAD), error.explanation)
 
     def _tell(self, request: Request, status: str, why: str) -> None:
@@ -236,7 +262,7 @@ class Management:
                 durable=durable,
                 exclusive=_flag(body, "exclusive"),
                 auto_delete=_flag(body, "auto_delete"),
-                arguments=encode_table(table_of(arguments)) if arguments else EMPTY_TABLE,
+                arguments=_encoded(arguments),
             )
             self._run(request, declare, _OK if existed else _CREATED)
         elif request.method == "DELETE":
@@ -258,7 +284,7 @@ class Management:
             "auto_delete": queue.auto_delete,
             "type": queue.rules.queue_type,
             "leader": node,
-            "replicas": [node],
+            "replicas": Array(0xB1, [node]),
             "message_count": ULong(int(queue.ready_count)),
             "consumer_count": UInt(len(queue.consumers)),
             "arguments": _shown(queue.arguments),
@@ -277,7 +303,7 @@ class Management:
                 durable=_flag(body, "durable", absent=True),
                 auto_delete=_flag(body, "auto_delete"),
                 internal=_flag(body, "internal"),
-                arguments=encode_table(table_of(arguments)) if arguments else EMPTY_TABLE,
+                arguments=_encoded(arguments),
             )
             self._run(request, declare, _NO_CONTENT)
         elif request.method == "DELETE":
@@ -290,7 +316,7 @@ class Management:
         source = _text(body, "source")
         key = _text(body, "binding_key")
         arguments = _table(body, "arguments")
-        encoded = encode_table(table_of(arguments)) if arguments else EMPTY_TABLE
+        encoded = _encoded(arguments)
         if "destination_queue" in body:
             queue = _named(_text(body, "destination_queue"))
             self._run(request, m.QueueBind(0, queue, source, key, False, encoded), _NO_CONTENT)
@@ -382,11 +408,31 @@ def _marked(mark: str) -> bytes:
         return b""
 
 
+def _encoded(arguments: dict[object, object]) -> bytes:
+    """Return arguments of an object as a table of 0-9-1."""
+    entries: list[bytes] = []
+    for name, value in arguments.items():
+        entry = encode_table(table_of({name: value}))[4:]
+        if entry and isinstance(value, int):
+            number = _NUMBERS.get(type(value))
+            if number is not None:
+                tag, size, signed = number
+                entry = entry[: 1 + entry[0]] + tag + value.to_bytes(size, "big", signed=signed)
+        entries.append(entry)
+    return with_length(b"".join(entries))
+
+
 def _shown(encoded: bytes) -> dict[object, object]:
     """Return arguments of a queue or binding that are simple values."""
     found: dict[object, object] = {}
-    for name, value in decode_table(encoded).items():
-        if isinstance(value, bool | str | int | float | bytes):
+    walker = TableWalker(encoded, 4, len(encoded))
+    while walker.pos < walker.end:
+        name = walker.key()
+        number = _TAGGED.get(int(encoded[walker.pos]))
+        value = walker.value(1)
+        if number is not None and isinstance(value, int):
+            found[name] = number(value)
+        elif isinstance(value, bool | str | int | float | bytes):
             found[name] = from_field(value)
     return found
 
@@ -444,6 +490,8 @@ def _table(body: dict[object, object], name: str) -> dict[object, object]:
 
 
 def _parameters(text: str, separator: str) -> dict[str, str]:
+    if separator == "&":
+        text = text.replace("+", " ")  # in a query, as forms encode it: Java's URLEncoder, .NET's HttpUtility
     found: dict[str, str] = {}
     for part in text.split(separator):
         name, _, value = part.partition("=")

@@ -13,7 +13,7 @@ from warren.amqp.field_table import Timestamp as Seconds
 from warren.amqp.field_table import encode_table
 from warren.amqp10.links import HEAD_BYTES
 from warren.amqp10.management import RESPONSES_MAX, RESPONSES_MAX_BYTES
-from warren.amqp10.values import Symbol, UInt, Uuid
+from warren.amqp10.values import Array, Byte, Int, Short, Symbol, UByte, UInt, UShort, Uuid
 from warren.queues.counters import MessageCounts
 
 from .test_publishing import error_of
@@ -235,6 +235,59 @@ def test_arguments_of_0_9_1_may_be_anything(harness: Harness) -> None:
     shown = {"t": ((1 << 63) - 1) // 1000 * 1000, "f": 0.5, "b": b"b"}
     assert manager.ask("GET", "/queues/q").body["arguments"] == shown
     assert manager.ask("GET", "/bindings?src=amq.direct&dstq=q&key=k").body[0]["arguments"] == shown
+
+
+def test_numbers_in_arguments_keep_their_type(harness: Harness) -> None:
+    # The clients of RabbitMQ remove the binding whose arguments in the list are equal to theirs: Java and C# tell an
+    # int from a long.
+    manager = Manager(harness)
+    numbers = {
+        "byte": Byte(-1),
+        "ubyte": UByte(255),
+        "short": Short(-2),
+        "ushort": UShort(65535),
+        "int": Int(-3),
+        "uint": UInt(4294967295),
+        "long": 4,
+        "large": 1 << 40,
+    }
+    assert manager.ask("PUT", "/queues/q", {"arguments": {**numbers, "x-max-length": Int(5)}}).status == "201"
+    body = {"source": "amq.headers", "binding_key": "k", "destination_queue": "q", "arguments": numbers}
+    assert manager.ask("POST", "/bindings", body).status == "204"
+    (binding,) = manager.ask("GET", "/bindings?src=amq.headers&dstq=q&key=k").body
+    assert _types(binding["arguments"]) == _types(numbers)
+    assert _types(manager.ask("GET", "/queues/q").body["arguments"]) == _types({**numbers, "x-max-length": Int(5)})
+    assert manager.ask("DELETE", binding["location"]).status == "204"
+
+
+def test_a_plus_in_a_query_is_a_space(harness: Harness) -> None:
+    # RabbitMQ's clients for Java and C# encode a query as forms do, a path with percent signs only.
+    owner = harness.channel()
+    for name in ("a b", "a+b"):
+        owner.declare(name)
+        owner.bind(name, "amq.direct", f"key of {name}", {"n": 1})
+    manager = Manager(harness)
+    for query, name in (("a+b&key=key+of+a+b", "a b"), ("a%2Bb&key=key%20of%20a%2Bb", "a+b")):
+        (binding,) = manager.ask("GET", f"/bindings?src=amq.direct&dstq={query}").body
+        assert (binding["destination_queue"], binding["binding_key"]) == (name, f"key of {name}")
+        assert manager.ask("DELETE", binding["location"]).status == "204"
+    assert manager.ask("GET", "/queues/a+b").body["name"] == "a+b"
+
+
+def _types(arguments: dict[str, Any]) -> dict[str, tuple[type, Any]]:
+    return {name: (type(value), value) for name, value in arguments.items()}
+
+
+def test_replicas_are_an_array_of_texts(harness: Harness) -> None:
+    created = Manager(harness).ask("PUT", "/queues/q", {})
+    assert created.body["replicas"] == Array(0xB1, [created.body["leader"]])
+
+
+def test_a_purge_of_a_stream_is_a_bad_request(harness: Harness) -> None:
+    manager = Manager(harness)
+    manager.ask("PUT", "/queues/s", {"arguments": {"x-queue-type": "stream"}})
+    refused = manager.ask("DELETE", "/queues/s/messages")
+    assert refused.status == "400" and "stream" in refused.body
 
 
 def test_an_unsettled_request_is_accepted(harness: Harness) -> None:
