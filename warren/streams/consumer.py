@@ -2,8 +2,8 @@
 
 ``x-stream-offset`` is ``first``, ``last``, ``next`` (the default), an offset, a timestamp, or an age such as ``1h``.
 ``x-stream-filter`` is one value or several: a message is delivered if its header ``x-stream-filter-value`` is one of
-them, and with ``x-stream-match-unfiltered`` also if it does not have that header. A protocol may define more wishes of
-its consumers: a `Selection` (``queues.selection``).
+them, and with ``x-stream-match-unfiltered`` also if it does not have that header, or an empty one. A protocol may
+define more wishes of its consumers: a `Selection` (``queues.selection``).
 
 Source: RabbitMQ, "Streams"; texts were seen on 3.10.8, where ``bogus`` and ``true`` end in an internal error.
 """
@@ -66,7 +66,8 @@ class Filter(Selection):
 
     def __init__(self, values: list[str], unfiltered: bool) -> None:
         super().__init__()
-        self._values = set(values)
+        # RabbitMQ takes a message with an empty value as one without.
+        self._values = {*values, ""} if unfiltered else set(values)
         self._masks = [filter_mask(value) for value in self._values]
         self._unfiltered: bool = unfiltered
 

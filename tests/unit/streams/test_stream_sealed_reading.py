@@ -57,6 +57,15 @@ def test_looking_for_many_values_in_many_chunks_counts_against_the_turn() -> Non
     assert s.offsets(client) == []
 
 
+def test_a_chunk_with_empty_values_has_messages_without_a_value() -> None:
+    s = Sealing()
+    for value in ("a", "", "b"):
+        s.publish_filtered(*[value] * CHUNK)
+    s.restart(clean=True)
+    assert s.read(stream_filter="b", stream_match_unfiltered=True) == [*range(10, 30)]
+    assert s.read(stream_filter="b") == [*range(20, 30)]
+
+
 def test_a_filter_finds_the_one_message_in_a_chunk_of_others() -> None:
     s = Sealing()
     s.publish_filtered(*["a"] * 4, "b", *["a"] * 5, *["c"] * 10)
