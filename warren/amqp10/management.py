@@ -94,7 +94,7 @@ _STATUS: Final = {
     NOT_IMPLEMENTED: _BAD,
 }
 # The tag in a table of 0-9-1, the size of the payload in bytes, and whether it has a sign.
-_NUMBERS: Final[dict[type[int], tuple[bytes, int, bool]]] = {
+_NUMBERS: Final[dict[type[object], tuple[bytes, int, bool]]] = {
     Byte: (b"b", 1, True),
     UByte: (b"B", 1, False),
     Short: (b"s", 2, True),
@@ -103,7 +103,7 @@ _NUMBERS: Final[dict[type[int], tuple[bytes, int, bool]]] = {
     UInt: (b"i", 4, False),
     int: (b"l", 8, True),
 }
-_TAGGED: Final = {tag[0]: number for number, (tag, _, _) in _NUMBERS.items()}
+_TAGGED: Final[dict[int, Any]] = {form[0][0]: number for number, form in _NUMBERS.items()}
 
 
 class _Refused(Exception):
@@ -413,11 +413,10 @@ def _encoded(arguments: dict[object, object]) -> bytes:
     entries: list[bytes] = []
     for name, value in arguments.items():
         entry = encode_table(table_of({name: value}))[4:]
-        if entry and isinstance(value, int):
-            number = _NUMBERS.get(type(value))
-            if number is not None:
-                tag, size, signed = number
-                entry = entry[: 1 + entry[0]] + tag + value.to_bytes(size, "big", signed=signed)
+        number = _NUMBERS.get(type(value))  # first: once narrowed to an int, compiled code has lost what kind it was
+        if number is not None and entry and isinstance(value, int):
+            tag, size, signed = number
+            entry = entry[: 1 + entry[0]] + tag + value.to_bytes(size, "big", signed=signed)
         entries.append(entry)
     return with_length(b"".join(entries))
 
