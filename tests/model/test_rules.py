@@ -308,8 +308,8 @@ class Run(Comparison):
     def get(self) -> None:
         number, channel = self._pick()
         queue = self._queue()
-        if queue is None:
-            return
+        if queue is None or (queue.rules.quorum and queue.rules.single_active):
+            return  # the latter is refused, with an error that closes the channel
         no_ack = self.dice.random() < 0.3
         self._note("get", number, queue.name, "no-ack" if no_ack else "")
         entry = self.world.get(channel, queue, no_ack)
@@ -512,12 +512,18 @@ class Run(Comparison):
         for number in range(CLIENTS):
             self._hang_up(number)
         self._connect_all()
+        client = self.clients[0]
         for name, queue in list(self.world.queues.items()):
+            consumed: list[Received] | None = None
+            if queue.rules.quorum and queue.rules.single_active:  # it refuses basic.get
+                tag = client.consume(name, no_ack=True)
+                consumed = client.deliveries()
+                client.call(1, m.BasicCancel(tag, False))
             while (entry := self.world.get(self.world.channels[0], queue, True)) is not None:
-                got = self.clients[0].get(name, no_ack=True)
+                got = client.get(name, no_ack=True) if consumed is None else consumed.pop(0)
                 assert got is not None, f"{entry.message.body!r} is not there to get"
                 self._compare_message(entry, got)
-            assert self.clients[0].get(name, no_ack=True) is None
+            assert (client.get(name, no_ack=True) if consumed is None else consumed) in (None, [])
             cancelled = self.world.delete(queue)
             assert cancelled == []
             self._step(
