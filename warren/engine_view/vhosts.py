@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final
 
 import msgspec
 
 from warren.vhosts.metadata import VhostPut
 from warren.vhosts.virtual_host import VirtualHost
+
+PIECE: Final = 256  # a fraction of a millisecond
+VhostLengths = tuple[int, int, int, int]
 
 
 class VhostRow(msgspec.Struct, frozen=True):
@@ -55,13 +60,15 @@ class Vhosts:
         vhost = self._vhosts.get(name)
         return vhost is not None and vhost.has_claims()
 
-    def lengths(self, name: str) -> tuple[int, int, int, int]:
-        """Return how many messages, ready ones, unacked ones and consumers there are. Looks at every queue."""
+    def length_pieces(self, name: str) -> Iterator[VhostLengths]:
+        """Yield how many messages, ready ones, unacked ones and consumers some queues have, until there are no more."""
         vhost = self._vhosts.get(name)
-        messages = ready = unacked = consumers = 0
-        for queue in () if vhost is None else vhost.queues.values():
-            messages += int(queue.message_count)
-            ready += int(queue.ready_count)
-            unacked += int(queue.unacked_count)
-            consumers += len(queue.consumers)
-        return messages, ready, unacked, consumers
+        queues = iter(() if vhost is None else list(vhost.queues.values()))
+        while piece := list(islice(queues, PIECE)):
+            messages = ready = unacked = consumers = 0
+            for queue in piece:
+                messages += int(queue.message_count)
+                ready += int(queue.ready_count)
+                unacked += int(queue.unacked_count)
+                consumers += len(queue.consumers)
+            yield messages, ready, unacked, consumers

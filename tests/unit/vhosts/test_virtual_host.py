@@ -9,6 +9,7 @@ from engine_harness import USER, Harness, exchange_declare, publish_frames
 from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.engine_view.engine_view import EngineView
+from warren.engine_view.vhosts import PIECE
 from warren.exchanges.content import Content
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.mqtt.sessions import sessions_of
@@ -22,7 +23,7 @@ def test_the_lengths_of_all_queues_are_added_up() -> None:
     harness = Harness()
     client = harness.channel()
     vhosts = EngineView(harness.broker, lambda: None).vhosts
-    assert vhosts.lengths("/") == (0, 0, 0, 0)
+    assert list(vhosts.length_pieces("/")) == [] == list(vhosts.length_pieces("not there"))
     for name, count in (("a", 3), ("b", 5)):
         client.declare(name)
         for _ in range(count):
@@ -33,7 +34,19 @@ def test_the_lengths_of_all_queues_are_added_up() -> None:
     client.consume("c", "t")
     client.consume("c", "u")
     client.publish("", "c", b"m")
-    assert vhosts.lengths("/") == (9, 6, 3, 2)
+    assert list(vhosts.length_pieces("/")) == [(9, 6, 3, 2)]
+
+
+def test_the_lengths_of_very_many_queues_are_added_up_in_pieces() -> None:
+    harness = Harness()
+    client = harness.channel()
+    for number in range(2 * PIECE + 1):
+        client.declare(f"q{number}")
+    client.publish("", "q0", b"m")
+    pieces = EngineView(harness.broker, lambda: None).vhosts.length_pieces("/")
+    assert next(pieces) == (1, 1, 0, 0)
+    client.call(1, m.QueueDelete(0, "q1", if_unused=False, if_empty=False, no_wait=False))
+    assert list(pieces) == [(0, 0, 0, 0)] * 2
 
 
 def test_queues_are_sorted_once_for_each_change_of_the_topology() -> None:

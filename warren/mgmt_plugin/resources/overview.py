@@ -14,6 +14,7 @@ from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.metrics.statistics import CHURN, RANGE_QUERY, Ranges, Statistics
 from warren.mgmt_plugin.names import visible_connections, visible_vhost_names
+from warren.mgmt_plugin.resources.vhosts import lengths_in
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.server.held_links import told_by
 from warren.server.management import Listening
@@ -111,8 +112,8 @@ class OverviewHandlers(Handlers):
         view = self._view
         ranges = Ranges.of(call.query)
         vhosts = visible_vhost_names(call)
+        totals_of = [await lengths_in(view, vhost) for vhost in vhosts]
         connections = visible_connections(call, view)
-        totals_of = [view.vhosts.lengths(vhost) for vhost in vhosts]
         messages, ready, unacked, consumers = (sum(each[at] for each in totals_of) for at in range(4))
         lengths = (messages, ready, unacked)
         described: Described = {

@@ -10,7 +10,8 @@ import msgspec
 
 from warren.engine_view.counters import CHANNEL_STATS, CONNECTION_FIELDS, LENGTHS
 from warren.engine_view.engine_view import EngineView
-from warren.engine_view.vhosts import VhostRow
+from warren.engine_view.vhosts import VhostLengths, VhostRow
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.metrics.statistics import RANGE_QUERY, Ranges, Statistics
@@ -38,6 +39,18 @@ _V: Final = "/api/vhosts/{vhost}"
 _L: Final = "/api/vhost-limits/{vhost}/{limit}"
 
 
+async def lengths_in(view: EngineView, vhost: str) -> VhostLengths:
+    """Return how many messages, ready ones, unacked ones and consumers a vhost has. Looks at every queue, in pieces."""
+    messages = ready = unacked = consumers = 0
+    for piece in view.vhosts.length_pieces(vhost):
+        messages += piece[0]
+        ready += piece[1]
+        unacked += piece[2]
+        consumers += piece[3]
+        await give_way()
+    return messages, ready, unacked, consumers
+
+
 class VhostHandlers(Handlers):
     """Handlers of vhosts and their limits."""
 
@@ -57,9 +70,13 @@ class VhostHandlers(Handlers):
         return row
 
     def describe_vhost(
-        self, row: VhostRow, ranges: Ranges, counts: Mapping[str, MessageCounts] | None = None
+        self,
+        row: VhostRow,
+        ranges: Ranges,
+        lengths: VhostLengths,
+        counts: Mapping[str, MessageCounts] | None = None,
     ) -> Described:
-        """Return a vhost."""
+        """Return a vhost; `lengths` as `lengths_in` returns them."""
         record = row.record
         queue_type = record.default_queue_type or "undefined"
         metadata = {"description": record.description, "tags": list(record.tags)}
@@ -76,7 +93,7 @@ class VhostHandlers(Handlers):
             "cluster_state": {self._view.node_name(): "running"},
         }
         totals = self._view.counts(record.name) if counts is None else counts[record.name]
-        shown = self._statistics.of_vhost(record.name, self._view.vhosts.lengths(record.name)[:3], totals)
+        shown = self._statistics.of_vhost(record.name, lengths[:3], totals)
         shown.add(described, LENGTHS, ranges.lengths)
         shown.add(described, CONNECTION_FIELDS, ranges.data)
         stats = shown.message_stats(CHANNEL_STATS, ranges.messages)
@@ -88,17 +105,20 @@ class VhostHandlers(Handlers):
         vhosts = self._view.vhosts
         names = visible_vhost_names(call)
         ranges = Ranges.of(call.query, len(names))
+        lengths = {name: await lengths_in(self._view, name) for name in names}
         counts = self._view.counts_by_vhost()
         return await answer_list(
             call,
             names,
-            lambda name: self.describe_vhost(vhosts.row(name), ranges, counts),
+            lambda name: self.describe_vhost(vhosts.row(name), ranges, lengths[name], counts),
             {"name": lambda name: name, "tracing": lambda name: vhosts.row(name).tracing},
             lambda name: name not in vhosts,
         )
 
     async def show_vhost(self, call: Call) -> Described:
-        return self.describe_vhost(self.the_vhost(call), Ranges.of(call.query))
+        ranges = Ranges.of(call.query)
+        lengths = await lengths_in(self._view, self.the_vhost(call).record.name)
+        return self.describe_vhost(self.the_vhost(call), ranges, lengths)
 
     async def put_vhost(self, call: Call) -> Response:
         body = await call.body(VhostBody)
