@@ -169,31 +169,24 @@ def cancel(channel: Session, method: m.BasicCancel) -> None:
 
 def drop_consumer(channel: Session, consumer: Consumer) -> bool:
     """Remove a consumer from its channel and its queue, without a word; False: it had left."""
-    try:
-        if consumer.owner is channel and not _is_reply_queue(channel, consumer.queue):
-            channel.connection.broker.watchers.consumer_deleted(consumer)  # it names its channel
-    except Exception:
-        _leave(channel, consumer)  # else its queue would keep it, and nobody else would be the active one
-        raise
-    return _leave(channel, consumer)
-
-
-def _leave(channel: Session, consumer: Consumer) -> bool:
     queue = consumer.queue
     is_reply_queue = _is_reply_queue(channel, queue)
-    if not lose(channel, consumer):
-        return False
-    if is_reply_queue:
+    try:
+        if consumer.owner is channel and not is_reply_queue:
+            channel.connection.broker.watchers.consumer_deleted(consumer)  # it names its channel
+    finally:  # else its queue would keep it, and nobody else would be the active one
+        has_left = lose(channel, consumer)
+        if has_left and not is_reply_queue:
+            queue.remove_consumer(consumer)
+            if queue.auto_delete and not queue.consumers:
+                channel.connection.broker.delete_queue(channel.vhost, queue)
+    if has_left and is_reply_queue:
         del channel.vhost.reply_queues[queue.name]
         channel.connection.broker.access.routes.end_of_replies(queue)
         queue.close()  # later replies are dropped
         if queue is channel.reply_queue:
             channel.reply_queue = None
-        return True
-    queue.remove_consumer(consumer)
-    if queue.auto_delete and not queue.consumers:
-        channel.connection.broker.delete_queue(channel.vhost, queue)
-    return True
+    return has_left
 
 
 def _is_reply_queue(channel: Session, queue: BaseQueue) -> bool:
