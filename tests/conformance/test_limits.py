@@ -29,6 +29,9 @@ from warren.channels.topology_growth import (
     ALARM_BYTES,
     BINDING_BYTES,
     CONNECTION_BYTES,
+    CONSUMER_BYTES,
+    CONSUMERS_CONNECTION_BYTES,
+    EXCHANGE_BYTES,
     QUEUE_BYTES,
     TopologyGrowth,
 )
@@ -317,11 +320,11 @@ def test_topology_waits_while_memory_is_short(harness: Harness, client: Client, 
 def test_topology_of_all_is_bounded_while_memory_is_short(harness: Harness) -> None:
     growth = TopologyGrowth()
     for _ in range(2):
-        growth.alarm_set()
+        growth.alarm_set("memory")
         assert growth._used_bytes == {}, "connections that are gone leave nothing"
         added = sum(growth.allows(key, CONNECTION_BYTES) for key in range(1000))
         assert added * CONNECTION_BYTES == ALARM_BYTES
-        growth.alarm_over()
+        growth.alarm_over("memory")
 
 
 @rule("abuse.topology", "Over HTTP the answer says why, at once.")
@@ -335,6 +338,46 @@ def test_a_direct_session_is_refused_while_memory_is_short(harness: Harness) -> 
     assert isinstance(refused, ChannelException)
     assert refused.explanation == "memory is short: nothing can be declared or bound until the memory alarm is over"
     assert len(harness.vhost.queues) < CONNECTION_BYTES // QUEUE_BYTES + 1
+
+
+@rule("abuse.topology", "Disk space that is short limits it, too: a declaration is written.")
+def test_topology_grows_no_further_while_the_disk_is_short(harness: Harness) -> None:
+    client = harness.channel()
+    harness.broker.set_alarm("disk", True)
+    declared = 0
+    while True:  # what was deleted counts: it was written
+        client.send(1, m.ExchangeDeclare(0, "e", "direct", False, True, False, False, False, b"\0\0\0\0"))
+        if [each.method for each in client.take()] != [m.ExchangeDeclareOk()]:
+            break
+        declared += 1
+        client.call(1, m.ExchangeDelete(0, "e", if_unused=False, no_wait=False))
+    assert 1 < declared <= CONNECTION_BYTES // EXCHANGE_BYTES
+    harness.broker.set_alarm("memory", True)
+    harness.broker.set_alarm("disk", False)
+    assert harness.broker.growth.is_limited
+    harness.broker.set_alarm("memory", False)
+    harness.settle()
+    assert not harness.broker.growth.is_limited
+
+
+@rule("abuse.topology", "While memory is short, the consumers of a connection take at most 2 MiB.")
+def test_very_many_consumers_are_refused_while_memory_is_short(harness: Harness) -> None:
+    client = harness.channel()
+    client.declare("q")
+    harness.broker.set_alarm("memory", True)
+    tags = (f"{number:0250}" for number in range(CONSUMERS_CONNECTION_BYTES // CONSUMER_BYTES))
+    for tag in tags:
+        client.send(1, basic_consume("q", tag, False, False, None))
+        (answer,) = client.take()
+        if not isinstance(answer.method, m.BasicConsumeOk):
+            break
+    assert isinstance(answer.method, m.ChannelClose) and answer.method.reply_code == 406
+    assert "memory is short" in answer.method.reply_text
+    client.send(1, m.ChannelCloseOk())
+    harness.channel().consume("q")
+    harness.broker.set_alarm("memory", False)
+    client.open(2)
+    client.consume("q", number=2)
 
 
 # --- limits of vhosts and users ---------------------------------------------------------------------------------------

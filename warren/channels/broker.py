@@ -523,13 +523,13 @@ class Broker:
             return
         self.flow.note_alarm(resource, short)
         if short:
+            if resource in {"memory", "disk"}:
+                self.growth.alarm_set(resource)
             if resource == "memory":
-                self.growth.alarm_set()
                 self.access.routes.drop_all()
             self.note("warning", "alarm.set", {"resource": resource})
         else:
-            if resource == "memory":
-                self.growth.alarm_over()
+            self.growth.alarm_over(resource)
             self.note("info", "alarm.cleared", {"resource": resource})
         self.events.alarm(resource, short)
         if short:

@@ -155,7 +155,7 @@ class Connection(FrameConnection):
                 self.pause(PAUSED_COMMIT)
                 return False
             broker = self.broker
-            if broker.has_alarm("memory") and not broker.growth.allows(self.key, growth_bytes(channel, method)):
+            if broker.growth.is_limited and not broker.growth.allows(self.key, growth_bytes(channel, method)):
                 block_publisher(self)
                 return False
             handle_topology(channel, method)

@@ -91,6 +91,8 @@ def consume(channel: Session, method: m.BasicConsume) -> None:
     channel.authorize(READ, "queue", name)
     tag = _new_tag(channel, method)
     queue = channel.vhost.queue(name, connection)
+    if connection.broker.has_alarm("memory"):
+        connection.broker.growth.check_consumer(connection.key, tag, method.arguments)
     wanted = consumer_arguments(queue.name, channel.vhost.name, method.arguments)
     consumer = Consumer(
         channel.ledger,
@@ -136,6 +138,9 @@ def _consume_replies(channel: Session, method: m.BasicConsume) -> None:
     if channel.reply_queue is not None:
         raise ChannelException(PRECONDITION_FAILED, "reply consumer already set")
     tag = _new_tag(channel, method)
+    broker = channel.connection.broker
+    if broker.has_alarm("memory"):
+        broker.growth.check_consumer(channel.connection.key, tag, method.arguments)
     channel.reply_queue = open_replies(channel, tag, method.arguments).queue
     if not method.no_wait:
         channel.reply(m.BasicConsumeOk(tag))

@@ -55,13 +55,13 @@ TOPOLOGY_METHODS: Final = (
 
 
 def run_topology(session: Session, command: Any) -> None:
-    """Do as `handle_topology` for a peer that is refused while memory is short, since it cannot wait.
+    """Do as `handle_topology` for a peer that is refused during an alarm, since it cannot wait.
 
     Raises:
         ChannelException: as the rules of the command say; 406, topology may not grow now.
     """
     peer = session.connection
-    if peer.broker.has_alarm("memory"):
+    if peer.broker.growth.is_limited:
         peer.broker.growth.check(peer.key, growth_bytes(session, command))
     handle_topology(session, command)
 
