@@ -28,7 +28,6 @@ def _declare(name: str) -> bytes:
     return method_frame(1, m.QueueDeclare(0, name, False, True, False, False, False, bytes(4)))
 
 
-@pytest.mark.long
 def test_10_000_durable_queues_declared_pipelined_while_messages_flow(process: WarrenProcess) -> None:
     names = [f"pipelined {number}" for number in range(PIPELINED)]
     with Traffic(process) as traffic, open_wire(process) as client:
@@ -43,7 +42,6 @@ def test_10_000_durable_queues_declared_pipelined_while_messages_flow(process: W
     assert len(set(delivered)) >= 5, f"deliveries seen at declare-ok: {sorted(set(delivered))}"
 
 
-@pytest.mark.long
 def test_2_000_durable_queues_declared_one_by_one_while_messages_flow(process: WarrenProcess) -> None:
     with Traffic(process) as traffic, open_wire(process) as client:
         delivered = []

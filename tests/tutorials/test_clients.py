@@ -105,7 +105,7 @@ PREPARE: Mapping[str, Callable[[Path], dict[str, str]]] = {
     "PHP": php_packages,
     "Ruby": ruby_gems,
 }
-AT_ONCE = ("Python", "JavaScript")
+AT_ONCE = ("Python",)
 HOW = dict.fromkeys(PREPARE, "by the long tests") | dict.fromkeys(AT_ONCE, "by the tests")
 HOW["C#"] += ", where a .NET SDK is"
 

@@ -1,7 +1,7 @@
 """The guides: their examples run with the frameworks that requirements/guides.txt names, and print what pages say.
 
-The set-up of `make test` installs the frameworks into .cache/guides, .cache/dbt and .cache/nestjs, apart from what the
-tests need.
+The set-up of `make test-long` installs the frameworks into .cache/guides, .cache/dbt and .cache/nestjs, apart from what
+the tests need.
 """
 
 from __future__ import annotations
