@@ -299,7 +299,7 @@ class MqttPeer(Peer):
                 return True
         if end - at > self.shared.message_max_bytes:
             raise MqttError(TOO_LARGE, "a message that is too large")
-        session.publish_plain(topic, qos, packet_id, data[at:end], first & 8 != 0)
+        session.publish_plain(topic, qos, packet_id, data[at:end])
         self.check_outbox()
         return True
 
@@ -333,7 +333,7 @@ class MqttPeer(Peer):
             raise MqttError(TOO_LARGE, "a message that is too large")
         body = data[pos:end]
         qos = int(first >> 1 & 3)
-        session.publish(decode_topic(topic), properties, qos, first & 1 != 0, packet_id, body, first & 8 != 0)
+        session.publish(decode_topic(topic), properties, qos, first & 1 != 0, packet_id, body)
         self.check_outbox()
 
     def _command(self, first: i64, data: bytes, pos: i64, end: i64) -> None:

@@ -145,8 +145,8 @@ class MqttSession(Session):
 
     # --- PUBLISH ----------------------------------------------------------------------------------------------------
 
-    def publish_plain(self, topic: bytes, qos: i64, packet_id: int, body: bytes, dup: bool) -> None:
-        """Publish a message without properties that is not retained. `dup`: it may have been sent before.
+    def publish_plain(self, topic: bytes, qos: i64, packet_id: int, body: bytes) -> None:
+        """Publish a message without properties that is not retained.
 
         Raises:
             AmqpError: it may not be published.
@@ -164,14 +164,14 @@ class MqttSession(Session):
                 if len(kept) >= TOPICS_KEPT:
                     kept.clear()
                 kept[topic] = prepared
-        crc = self._crc_of(prepared, packet_id, body, dup) if qos == 2 else 0
+        crc = self._crc_of(prepared, packet_id, body) if qos == 2 else 0
         self._publish(prepared, qos, packet_id, body, crc)
 
-    def _crc_of(self, prepared: PreparedPublish, packet_id: int, body: bytes, dup: bool) -> int:
+    def _crc_of(self, prepared: PreparedPublish, packet_id: int, body: bytes) -> int:
         """Return the crc of a message of QoS 2; forget its packet id if that is of another one."""
         crc = zlib.crc32(body, zlib.crc32(prepared.arguments))
         kept = self.kept
-        if kept.earlier and self.sessions.is_of_another(kept, packet_id, crc, is_first=not dup):
+        if kept.earlier and self.sessions.is_of_another(kept, packet_id, crc):
             self.sessions.forget_received(kept, packet_id)
         return crc
 
@@ -219,15 +219,15 @@ class MqttSession(Session):
             raise MqttError(QUOTA, "too many packet ids of QoS 2 are remembered in this virtual host already")
 
     def publish(
-        self, topic: str, properties: Properties, qos: int, retained: bool, packet_id: int, body: bytes, dup: bool
+        self, topic: str, properties: Properties, qos: int, retained: bool, packet_id: int, body: bytes
     ) -> None:
-        """Publish with properties, and retain the message if that is asked for. `dup`: it may have been sent before.
+        """Publish with properties, and retain the message if that is asked for.
 
         Raises:
             AmqpError: it may not be published, or not be retained.
         """
         prepared = self.prepare(topic, properties, qos, retained)
-        crc = self._crc_of(prepared, packet_id, body, dup) if qos == 2 else 0
+        crc = self._crc_of(prepared, packet_id, body) if qos == 2 else 0
         retains = retained and not (qos == 2 and packet_id in self.kept.received)
         if retains:
             prepared.find_route(self)  # may it be published?

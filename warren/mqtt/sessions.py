@@ -181,13 +181,18 @@ def restore_sessions(broker: Broker) -> Iterator[None]:
     would wait.
     """
     for vhost in list(broker.vhosts.values()):
-        if vhost.kept_sessions is None:
+        if _is_unread(vhost):
             found = MqttSessions(broker, vhost)
             yield from found.read()
-            if vhost.kept_sessions is None and broker.vhosts.get(vhost.name) is vhost:
+            if _is_unread(vhost) and broker.vhosts.get(vhost.name) is vhost:
                 vhost.kept_sessions = found
                 yield from found.set_timers()
             else:
                 found.forget(Steps(ALL_STEPS))  # it was deleted meanwhile, or a client has come
         if len(vhost.records):
             yield from vhost.read_retained()
+
+
+def _is_unread(vhost: VirtualHost) -> bool:
+    """Tell whether a vhost has no sessions yet; a function, since that changes between two pieces of work."""
+    return vhost.kept_sessions is None

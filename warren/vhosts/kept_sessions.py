@@ -14,8 +14,8 @@ was stored with.
 2. ``received`` are the packet ids of messages that were taken over and may be sent again: exactly once means that they
    are not taken over again. ``released`` are those of messages that the client has, and may not be told again. Those
    received in an earlier life of the broker are ``earlier`` as well. After the restore of a backup the client may be
-   further, and use the packet id for another message. That message is taken over: it is sent for the first time, or
-   has another crc.
+   further, and use the packet id for another message. That message is taken over: it has another crc. Whether a client
+   says that it sends a message again tells nothing: paho-mqtt, after two tries to reconnect, does not say so.
 3. A session that its client does not resume ends its expiry after the connection, or after the start of the broker,
    whichever is later. A waiting will is published at its time, or at the end of the session, whichever is earlier;
    after a restart that took too long, at once.
@@ -348,13 +348,9 @@ class KeptSessions:
         self._records.store(_record(_IN, packet_id, session.name), crc.to_bytes(4, "big"))
         return True
 
-    def is_of_another(self, session: KeptSession, packet_id: int, crc: int, *, is_first: bool) -> bool:
-        """Tell whether a packet id was received in an earlier life for another message than one with this crc.
-
-        `is_first`: the client sends it for the first time, as far as it says.
-        """
-        known = session.earlier.get(packet_id)
-        return known is not None and (is_first or known not in (-1, crc))
+    def is_of_another(self, session: KeptSession, packet_id: int, crc: int) -> bool:
+        """Tell whether a packet id was received in an earlier life for another message than one with this crc."""
+        return session.earlier.get(packet_id, -1) not in (-1, crc)
 
     def forget_received(self, session: KeptSession, packet_id: int) -> bool:
         """Forget an id that the client does not send again; False when it is not one of those received."""
