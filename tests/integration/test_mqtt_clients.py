@@ -160,7 +160,8 @@ def test_paho_loses_and_repeats_nothing_of_qos_2_when_the_broker_is_killed(
                     each.client._port = process.mqtt_port  # it takes another free one
                 assert taken <= number
         for _ in range(300):
-            assert writer.published.get(timeout=DEADLINE_S)[1] == 0
+            # Released before a kill, and released again: "not an error during recovery", as MQTT 5.0 says of 0x92.
+            assert writer.published.get(timeout=DEADLINE_S)[1] in (0, 0x92)
         found = [reader.take().payload for _ in range(300)]
         assert sorted(found, key=int) == [b"%d" % number for number in range(300)]
         writer.publish("kill/er", b"last", 2)
