@@ -15,7 +15,7 @@ was stored with.
    are not taken over again. ``released`` are those of messages that the client has, and may not be told again. Those
    received in an earlier life of the broker are ``earlier`` as well. After the restore of a backup the client may be
    further, and use the packet id for another message. That message is taken over: it has another crc. Whether a client
-   says that it sends a message again tells nothing: paho-mqtt, after two tries to reconnect, does not say so.
+   says that it sends a message again tells nothing: paho-mqtt does not after two failed tries to reconnect.
 3. A session that its client does not resume ends its expiry after the connection, or after the start of the broker,
    whichever is later. A waiting will is published at its time, or at the end of the session, whichever is earlier;
    after a restart that took too long, at once.
