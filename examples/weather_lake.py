@@ -555,7 +555,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"lake-example: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("lake-example: interrupted; the next run goes on from here", file=sys.stderr)
+        print("lake-example: interrupted; the next run continues from here", file=sys.stderr)
         return 130
 
 

@@ -422,7 +422,7 @@ def make_image(release: Release) -> None:
         text = with_wheel(text, series)
         members[wheels[series].name] = wheels[series]
     else:
-        release.left_out.append("the wheel of the image, which compiles the engine: there is none that runs in it")
+        release.left_out.append("the wheel of the image, which compiles the engine: no compiler runs in it")
     for name in context_members(text, "released" if wheels else "compiled"):
         if name != "*.whl":
             members |= {str(path.relative_to(ROOT)): path for path in files_below(ROOT / name)}

@@ -85,6 +85,7 @@ HOT: Final = {
     "mqtt.subscriber",
     "queues.base_queue",
     "queues.content_frames",
+    "queues.consumer",
     "queues.counters",
     "queues.delivery",
     "queues.dispatch",
@@ -92,6 +93,7 @@ HOT: Final = {
     "queues.queue",
     "queues.ready_messages",
     "queues.receiver",
+    "queues.unacked",
     "server.network.reactor",
     "server.network.transport",
 }

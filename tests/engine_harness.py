@@ -25,6 +25,7 @@ from warren.channels.broker import Limits, Notice
 from warren.channels.connection import LINGER_S
 from warren.queues.base_queue import BaseQueue
 from warren.queues.queue import Queue
+from warren.queues.unacked import deliveries_of
 from warren.vhosts.metadata import PermissionPut, UserPut
 
 __all__ = ["PASSWORD", "USER", "Client", "Content", "Harness", "Received", "Refusal", "content_frames"]
@@ -177,7 +178,7 @@ class Harness(Engine):
             int(delivery.message.body_bytes)
             for connection in self.broker.connections.values()
             for channel in connection.channels.values()
-            for delivery in channel.ledger.outstanding_of(queue)
+            for delivery in deliveries_of(queue, channel.ledger.unanswered())
         ]
         assert len(owed) <= queue.unacked_count
         if len(owed) == queue.unacked_count:

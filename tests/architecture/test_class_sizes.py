@@ -23,7 +23,6 @@ REASONS = {
     "msgstore/log/batch.py": {"Batch": "a record of one batch: rows are added to it in place, once per message"},
     "msgstore/log/message_log.py": {"MessageLog": "its fields are the log's parts and counters, read once per message"},
     "msgstore/log/queue_index.py": {"QueueIndex": "the cursors of one index, written per message"},
-    "queues/delivery.py": {"DeliveryLedger": "per message: a further object costs a look-up"},
     "queues/rules.py": {"QueueRules": "a record: a field for each rule"},
     "server/application.py": {"Application": "it puts the parts of the process together, and ends them"},
     "server/management.py": {"Management": "a record: what plugins get"},

@@ -71,7 +71,7 @@ def test_a_run_goes_on_where_one_was_interrupted_and_all_of_it_is_in_the_table_o
         process.send_signal(signal.SIGINT)
         rest, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130, rest + said
-    assert said.splitlines()[-1] == "lake-example: interrupted; the next run goes on from here"
+    assert said.splitlines()[-1] == "lake-example: interrupted; the next run continues from here"
 
     result = run_example("--out", str(out), "--days", "45")
     assert result.returncode == 0, result.stdout + result.stderr

@@ -46,7 +46,7 @@ def test_a_backlog_in_memory_is_a_list_that_numbers_its_messages(steps: list[tup
                 given_in += 1
         elif name == "pop":
             for _ in range(min(count, len(plain))):
-                assert backlog.is_ready()
+                assert backlog.ready_or_fetch()
                 popped = backlog.pop()
                 assert (int(backlog.popped_number), popped) == plain.popleft()
         else:
@@ -56,7 +56,7 @@ def test_a_backlog_in_memory_is_a_list_that_numbers_its_messages(steps: list[tup
                 assert log.resident_bytes > 0, "what is still to be taken apart counts"
                 log.reclamation.take_apart(1)
         assert backlog.residents() == list(plain)
-        assert backlog.is_ready() == bool(plain)
+        assert backlog.ready_or_fetch() == bool(plain)
         assert backlog.delivered_below() == (plain[0][0] if plain else given_in)
         assert (log.resident_bytes == 0) == (not plain)
     assert len(backlog.head.items) <= 2 * len(plain) + 1025, "what was taken is let go"

@@ -512,7 +512,7 @@ class Life:
     def _get(self) -> None:
         name = self.random.choice("qqr")
         for _ in range(self.random.choice((1, 3, 10))):
-            got = self.reader.get(name, no_ack=True) if self.broker.queue(name).ready.is_ready() else None
+            got = self.reader.get(name, no_ack=True) if self.broker.queue(name).ready.ready_or_fetch() else None
             if got is None:
                 return
             number = int(body_of(got))

@@ -16,11 +16,13 @@ from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.outbox import Outbox
 from warren.msgstore.log.message import Envelope, Message, build_message
-from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.consumer import Consumer
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.timers import TimerQueue
 from warren.queues.turns import Turns
+from warren.queues.unacked import Delivery
 
 MESSAGE: Message = build_message(Envelope("", "q"), b"\x00\x00", b"m", 4096, False)
 

@@ -27,7 +27,7 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Table, encode_table
 from warren.amqp10.performatives import ACCEPTED, MODIFIED, REJECTED, RELEASED
 from warren.amqp10.values import Described, Symbol, UInt
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.queues.selective import Selective
 
 CLIENTS, CHANNELS, LINKS = 3, 2, 2

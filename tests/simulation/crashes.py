@@ -110,7 +110,7 @@ def _read_ready(opened: Opened, index: QueueIndex, messages: Messages, found: Re
     ledger = DeliveryLedger(1, Turns(outbox, []), 0)
     redelivered: list[bool] = []
     while queue.ready_count:
-        if not queue.ready.is_ready():
+        if not queue.ready.ready_or_fetch():
             if not run_reads(opened.store, log) and queue.ready_count:
                 raise Violation("a queue waits for messages that nobody reads")
             continue
@@ -153,7 +153,7 @@ def _read_held(opened: Opened, index: QueueIndex, messages: Messages, found: Rea
     backlog.restore(index)
     read: list[tuple[int, Message]] = []
     while not backlog.is_empty():
-        if not backlog.is_ready():
+        if not backlog.ready_or_fetch():
             if not run_reads(opened.store, log) and not backlog.is_empty():
                 raise Violation("a lane waits for messages that nobody reads")
             continue

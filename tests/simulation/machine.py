@@ -65,8 +65,9 @@ from warren.msgstore.log.segments import Segment
 from warren.queues.arguments import QueueArguments
 from warren.queues.base_queue import BaseQueue, owns
 from warren.queues.basic_get import answer_get
+from warren.queues.consumer import Consumer
 from warren.queues.dead_letter import EXPIRED, MAXLEN
-from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.effective_policy import NO_POLICY
 from warren.queues.held_messages import RELEASED, HeldMessage, HeldMessages
 from warren.queues.lanes import DELAYED, UNDELIVERED
@@ -436,7 +437,7 @@ class Machine:
     def get(self, name: str, *, no_ack: bool = False) -> bool:
         """Get the next message; False if the queue is empty, or the message has still to be read."""
         queue = self.queues[name]
-        if not queue.ready.is_ready():
+        if not queue.ready.ready_or_fetch():
             return False
         self._getting = (name, no_ack)
         got = answer_get(queue, self.ledger, no_ack)

@@ -44,7 +44,7 @@ FREE_AT_EVERY_DEPTH = """
 from engine_harness import Harness
 
 from warren.msgstore.log.message import Envelope, Message
-from warren.queues.delivery import Delivery
+from warren.queues.unacked import Delivery
 
 harness = Harness()
 harness.channel().declare("q")

@@ -246,3 +246,8 @@ class Outbox:
             return False
         self.writable = True
         return True
+
+
+# The outbox of a channel that has ended: it takes nothing, so its consumers have no room.
+NOWHERE: Final = Outbox(0, [])
+NOWHERE.writable = False

@@ -47,7 +47,7 @@ from warren.channels.consuming import consume, open_replies
 from warren.channels.topology import run_topology
 from warren.queues.arguments import STREAM
 from warren.queues.base_queue import BaseQueue
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.queues.queue import Queue
 from warren.queues.selective import SELECTIVE_MAX, why_not_selected
 
@@ -184,7 +184,7 @@ def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arg
         raise LinkError(INVALID_FIELD, "a receiver without a source")
     code, source = found
     if code != SOURCE:
-        raise LinkError(INVALID_FIELD, "a source that is none")
+        raise LinkError(INVALID_FIELD, "not a valid source")
     settled = _settle_mode(fields) == SETTLED
     link.message_max = min(fields.number(10, 0), SIZE_MAX)
     address = source.text(0)

@@ -143,7 +143,7 @@ class Body:
                     self.is_plain = self.end == end
                 return
             if code < HEADER:
-                raise malformed("a section that is none")
+                raise malformed("not a valid section")
             pos = value_end(data, at, end)
             if pos > most:
                 text = f"sections of more than the {int(head_max_bytes)} bytes that are allowed before a body"

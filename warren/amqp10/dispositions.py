@@ -30,11 +30,12 @@ from warren.amqp10.performatives import (
 from warren.amqp10.values import Symbol, UInt
 from warren.channels.confirms import Confirms, PendingConfirms
 from warren.channels.jobs import LOOKS_PER_STEP, Returning
+from warren.queues.consumer import Consumer
 from warren.queues.dead_letter import with_headers
-from warren.queues.delivery import Consumer, Delivery
 from warren.queues.long_work import Job, Steps
 from warren.queues.queue import Queue
 from warren.queues.retry import store_again
+from warren.queues.unacked import Delivery
 
 if TYPE_CHECKING:
     from warren.amqp10.session import Amqp10Session
@@ -206,7 +207,7 @@ class DispositionRun(Job):
     def need(self) -> i64:
         return self._returning.need
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         session = self._session
         tags = self._tags
         while self._next < len(tags):
@@ -258,7 +259,7 @@ class LinkEnd(Job):
     def need(self) -> i64:
         return self._returning.need
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         session = self._session
         tags = self._tags
         if tags is None:

@@ -19,7 +19,7 @@ from librt.strings import BytesWriter, read_i32_be, write_i32_be
 from mypy_extensions import i32, i64, u8
 
 from warren.amqp.methods import FRAME_OVERHEAD_BYTES
-from warren.amqp.outbox import CHUNK_MIN_BYTES, Supply
+from warren.amqp.outbox import CHUNK_MIN_BYTES, NOWHERE, Supply
 from warren.amqp.properties import BasicProperties, decode_properties
 from warren.amqp10.conversion import data_head, delivery_count_of, header_section
 from warren.amqp10.error_conditions import MESSAGE_SIZE, LinkError
@@ -28,7 +28,8 @@ from warren.amqp10.originals import Shown, StoredLayout
 from warren.amqp10.performatives import to_i32
 from warren.channels.prepared_publish import PROPERTIES_AT
 from warren.msgstore.log.message import HEADER_AT, Envelope, Message
-from warren.queues.delivery import NOWHERE, Consumer, DeliveryLedger
+from warren.queues.consumer import Consumer
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.timers import Timer
 
 if TYPE_CHECKING:

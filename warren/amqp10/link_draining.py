@@ -19,7 +19,7 @@ from mypy_extensions import i64
 
 from warren.amqp10.links import SendingLink
 from warren.queues.arguments import STREAM
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.queues.long_work import Job, Steps
 from warren.streams.stream import Stream
 
@@ -68,7 +68,7 @@ class DrainRun(Job):
         self._session = session
         self._link = link
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         link = self._link
         consumer = link.consumer
         while link.is_draining and consumer is not None and self._session.is_open():

@@ -12,7 +12,7 @@ from mypy_extensions import i64
 
 from warren.channels.partial_input import Pieces
 from warren.channels.prepared_publish import PreparedPublish
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 
 # The number of deliveries that a sender may have on its way, and how many have to be free before it is told.
 LINK_CREDIT: Final = 2048

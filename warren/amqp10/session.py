@@ -74,8 +74,8 @@ from warren.channels.jobs import LOOKS_PER_STEP
 from warren.channels.prepared_publish import PreparedPublish
 from warren.channels.session import Session
 from warren.msgstore.log.message import Message
+from warren.queues.consumer import Consumer
 from warren.queues.counters import MessageCounts
-from warren.queues.delivery import Consumer
 
 if TYPE_CHECKING:
     from warren.amqp10.peer import Amqp10Peer
@@ -466,7 +466,7 @@ class Amqp10Session(Session):
             return
         link = self.links.get(flow.handle)
         if link is None:
-            raise SessionError(UNATTACHED_HANDLE, f"a flow for handle {int(flow.handle)}, which is no link's")
+            raise SessionError(UNATTACHED_HANDLE, f"flow for handle {int(flow.handle)}: not attached")
         if link.is_gone:
             return
         if isinstance(link, ReceivingLink):
@@ -518,7 +518,7 @@ class Amqp10Session(Session):
         handle = fields.number(0, -1)
         link = self.links.get(handle)
         if link is None:
-            raise SessionError(UNATTACHED_HANDLE, f"a detach of handle {number_text(handle)}, which is no link's")
+            raise SessionError(UNATTACHED_HANDLE, f"detach of handle {number_text(handle)}: not attached")
         if link.is_gone:
             del self.links[handle]
             return

@@ -322,7 +322,7 @@ class Reader:
             if code == 0x73:
                 point = word & 0xFFFFFFFF
                 if point > 0x10FFFF or 0xD800 <= point <= 0xDFFF:
-                    raise malformed("a char that is none")
+                    raise malformed("not a valid char")
                 return Char(chr(point))
         elif kind == 8:
             at = self._need(8)

@@ -31,7 +31,7 @@ class WaitingBind(Job):
     def need(self) -> i64:
         return ADDS
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         self.is_over = True
         self._connection.begin(self._bind)
         return True
@@ -46,5 +46,5 @@ class AlarmWait(Job):
     def need(self) -> i64:
         return NOTHING if self._bind.is_over else ADDS
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         return self._bind.is_over

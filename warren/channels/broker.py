@@ -67,7 +67,7 @@ from warren.vhosts.virtual_host import VirtualHost
 # Makes the peer of an accepted connection: the class of a protocol.
 PeerMaker = Callable[["Broker", int, Origin], Peer]
 
-# Clients tell by it that this is a RabbitMQ.
+# Clients recognise RabbitMQ by this name.
 NODE_NAME: Final = "rabbit@localhost"
 
 
@@ -246,11 +246,11 @@ class Broker:
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
-    def end_turn(self, *, goes_on: bool = True) -> None:
+    def end_turn(self, *, runs_long_work: bool = True) -> None:
         """Hand out messages that became deliverable and write the confirms of this turn.
 
-        `goes_on`: with long work, too. Only where this is the end of a turn: there may be any number of calls from
-        outside between two turns, and each would do as much of it as a turn may.
+        `runs_long_work`: run this turn's share of long work, too. Pass False for calls from outside a turn: each would
+        run another share.
         """
         served = self.shared.served
         if served:
@@ -280,7 +280,7 @@ class Broker:
                 raise
         if not self._taking_apart.is_under_way and not self.log.reclamation.is_empty():
             self.work.begin(self._taking_apart)
-        if goes_on:
+        if runs_long_work:
             self.work.end_turn()
         self.own_messages.publish()
         self.shared.confirms.end_turn()
@@ -340,7 +340,7 @@ class Broker:
         self.rounds.tick(now_s, self.connections)
 
     def restore_lane(self, index: QueueIndex, clean: bool) -> bool:
-        """Give recovered messages to the queue or exchange with that name; return False when the name is unknown."""
+        """Restore one recovered lane (``queues.lanes``); return False if its owner is unknown."""
         vhost = self.vhosts.get(index.vhost)
         if index.lane == EXCHANGE_SEEN_KEYS or index.lane == EXCHANGE_PRODUCERS:
             of_exchange = None if vhost is None else vhost.seen_keys.get(index.name)
@@ -421,11 +421,7 @@ class Broker:
         named = self.parameters.maybe_global(CLUSTER_NAME)
         if named is not None and isinstance(named.value, str):
             return named.value
-        return self.cluster or self.node_name()
-
-    def node_name(self) -> str:
-        """Return the name of this node in the management API."""
-        return self.node
+        return self.cluster or self.node
 
     def emit(self, key: str, headers: dict[str, object]) -> None:
         """Tell the event exchange; see `channels.events`. To be called once it has happened."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from warren.channels.consuming import consumer_lost, lose
 from warren.channels.session import Session
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.queues.long_work import Job, Steps
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class CancelNotices(Job):
         elif lose(channel, consumer):
             self._lost.append((channel, consumer))
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         while self._lost:
             if steps.left <= 0:
                 return False

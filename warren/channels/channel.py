@@ -32,7 +32,8 @@ from warren.channels.session import signed_tag
 from warren.channels.transaction import tx_commit, tx_rollback, tx_select
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.own_writes import NOTHING
-from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.queues.consumer import Consumer
+from warren.queues.delivery import DeliveryLedger
 
 if TYPE_CHECKING:
     from warren.channels.connection import Connection
@@ -58,7 +59,7 @@ class Channel(ContentChannel):
         self.waiting_bind = waiting
         self.connection.broker.work.begin(waiting)
 
-    def has_to_wait(self, method: Any) -> bool:
+    def waits_for_bind(self, method: Any) -> bool:
         """Tell whether `method` has to wait for a bind, and have it wait."""
         bind = self.waiting_bind
         if bind is None or settles(method):

@@ -59,7 +59,7 @@ class CommitCheck:
         self._asked: list[Receiver] | None = None  # once all is counted
         self._next_asked: i64 = 0
 
-    def go_on(self, publishes: list[BufferedPublish], steps: Steps) -> bool:
+    def run(self, publishes: list[BufferedPublish], steps: Steps) -> bool:
         """Check until no steps are left; True when that is done."""
         return self._count(publishes, steps) and self._ask(steps)
 

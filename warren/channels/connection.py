@@ -144,7 +144,7 @@ class Connection(FrameConnection):
             self.at_method = BASIC_PUBLISH  # the error belongs to the publish under way
             raise ConnectionException(UNEXPECTED_FRAME, text)
         method = decode_method(data, start, end)
-        if channel.waiting_bind is not None and channel.has_to_wait(method):
+        if channel.waiting_bind is not None and channel.waits_for_bind(method):
             return False
         if self.outbox.waiting_bytes() > self.broker.limits.outbox_hard_bytes and not settles(method):
             # A peer that does not read its replies is not read for more requests.

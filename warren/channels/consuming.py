@@ -42,7 +42,7 @@ from warren.channels.login import about_peer
 from warren.channels.shared import PAUSED_LOAD
 from warren.queues.arguments import consumer_arguments
 from warren.queues.basic_get import answer_get, call_when_ready, can_answer
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.queues.queue import Queue
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@
 2. Permissions of the user, limits of vhosts, texts of refusals and events of declarations are those of any other
    session, because it is one. It does not count towards a limit of connections, and nobody is told about it.
 3. Commands are done in their order, at once if possible. One that has to wait is the first of `commands` until
-   `go_on` finds that nothing holds it back.
+   `resume` finds that nothing holds it back.
 4. Results come to `answers`, in the order of the commands, as soon as a client would be told. An `AmqpError` is the
    last one: it has closed the session.
 5. `on_answer` is called when there is an answer or when the session may continue. It must not call back.
@@ -205,9 +205,9 @@ class DirectSession(Session):
     def command(self, command: Any) -> None:
         """Do `command` after all earlier ones; its answer comes to the peer."""
         self.commands.append(command)
-        self.go_on()
+        self.resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Do the commands that nothing holds back."""
         peer = self.peer
         while self.commands and not peer.paused:

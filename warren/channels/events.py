@@ -56,7 +56,7 @@ from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import Envelope, build_message
 from warren.queues.arguments import CLASSIC, LONG_TYPES
 from warren.queues.base_queue import BaseQueue
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.vhosts.definitions import parse_definition, parse_json
 from warren.vhosts.metadata import (
     GlobalParameterDelete,

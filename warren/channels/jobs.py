@@ -27,8 +27,10 @@ from warren.channels.shared import PAUSED_WORK
 from warren.msgstore.log.own_writes import NOTHING, PACED
 from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.base_queue import BaseQueue
-from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.consumer import Consumer
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.long_work import Job, Steps, backwards
+from warren.queues.unacked import Delivery
 from warren.vhosts.metadata import ParameterDelete, PermissionDelete, TopicPermissionDelete
 from warren.vhosts.metadata_journal import MetadataJournal
 from warren.vhosts.topology_watcher import INTERNAL_USER
@@ -65,13 +67,13 @@ class ConnectionJobs(Job):
         """Do `job` when all others are done."""
         self._jobs.append(job)
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         jobs = self._jobs
         need: i64 = jobs[0].need()
         while jobs:
             job = jobs[0]
             try:
-                done = job.need() == need and job.go_on(steps)
+                done = job.need() == need and job.run(steps)
             except Exception as error:
                 self._connection.outbox.failed(error)
                 if job.failed():
@@ -183,7 +185,7 @@ class ReturnRun(DeliveryRun):
     def need(self) -> i64:
         return self._returning.need
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         while steps.left > 0:
             delivery = self.maybe_take()
             if delivery is None:
@@ -213,7 +215,7 @@ class ReturnOfTaken(Job):
     def need(self) -> i64:
         return self._returning.need
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         while self._taken:
             if steps.left <= 0:
                 return False
@@ -233,7 +235,7 @@ class AckRun(DeliveryRun):
     def __init__(self, channel: Session, up_to: i64) -> None:
         super().__init__(channel.ledger, up_to)
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         while steps.left > 0:
             most: i64 = ACKS_PER_STEP * steps.left
             if self._up_to <= 0:
@@ -254,7 +256,7 @@ class Reply(Job):
         self._ticket = ticket
         self._batch = batch
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         if self._channel.is_open():
             self._channel.reply(self._method, self._ticket, self._batch)
         return True
@@ -268,7 +270,7 @@ class Recheck(Job):
         self._consumers: list[Consumer] = list(channel.ledger.consumers.values())
         self._next: int = 0
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         connection = self._channel.connection
         before: i64 = connection.searched()
         while self._next < len(self._consumers):
@@ -301,7 +303,7 @@ class ChannelEnd(Job):
     def need(self) -> i64:
         return self._returning.need
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         channel = self._channel
         consumers = self._consumers
         while consumers:
@@ -339,7 +341,7 @@ class QueueEnd(Job):
         self._unbinding = Unbinding(vhost, queue, INTERNAL_USER)
         self.ticket: int = vhost.take_queue_out(queue)
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         vhost = self._vhost
         consumers = self._consumers
         while consumers:
@@ -352,7 +354,7 @@ class QueueEnd(Job):
                     vhost.watcher.consumer_deleted(consumer)
                 finally:
                     self._lost(consumer)  # else its client would wait for ever
-        if not self._unbinding.go_on(steps):
+        if not self._unbinding.run(steps):
             return False
         vhost.watcher.queue_deleted(vhost.name, self._queue, self._by)
         return True
@@ -368,7 +370,7 @@ class ForcedClose(Job):
         self._connections = backwards(connections)
         self._reason = reason
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         while self._connections:
             if steps.left <= 0:
                 return False
@@ -388,7 +390,7 @@ class Telling(Job):
         self._events = events
         self._told = told
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         while steps.left > 0:
             event = next(self._told, None)
             if event is None:
@@ -436,16 +438,16 @@ class VhostEnd(Job):
         self._bindings: list[Binding] | None = None  # from the first of them; None: they have not been looked at
         journal.hold()
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         if not self._is_left:
             kept = self._vhost.kept_sessions
-            if not self._close.go_on(steps) or (kept is not None and not kept.forget(steps)):
+            if not self._close.run(steps) or (kept is not None and not kept.forget(steps)):
                 return False
             self._queues = backwards(list(self._vhost.queues.values()))
             self._exchanges = deque(self._vhost.exchanges.values())
             self._is_left = True
             self._let_go(self._vhost)
-        if not self._permissions.go_on(steps):
+        if not self._permissions.run(steps):
             return False
         vhost = self._vhost
         while self._queues:
@@ -468,7 +470,7 @@ class VhostEnd(Job):
             vhost.exchanges.pop(exchange.name, None)
             self._tries = 0
             self._events.exchange_deleted(vhost.name, exchange, self._by)
-        if not self._settings.go_on(steps):
+        if not self._settings.run(steps):
             return False
         self._journal.release()
         vhost.taken_apart()
@@ -512,7 +514,7 @@ class NewRights(Job):
         self._connections = backwards(connections)
         self._vhost = vhost
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         while self._connections:
             if steps.left <= 0:
                 return False
@@ -552,7 +554,7 @@ class Resuming(Job):
         self._is_due = True
         return not self._is_under_way
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         self._is_under_way = True
         looks: i64 = LOOKS_PER_STEP
         while not self._broker.shared.stopped:
@@ -592,7 +594,7 @@ class TakingApart(Job):
         self._reclamation = reclamation
         self.is_under_way: bool = False
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         steps.left = self._reclamation.take_apart(steps.left)
         self.is_under_way = not self._reclamation.is_empty()
         return not self.is_under_way
@@ -618,14 +620,14 @@ class ConnectionEnd(Job):
     def need(self) -> i64:
         return NOTHING if self._end is None else self._end.need()
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         while self._end is not None or self._channels:
             end = self._end
             if end is None:
                 end = ChannelEnd(self._channels.pop(), told=False)
                 self._end = end
             steps.left -= 1
-            if not end.go_on(steps):
+            if not end.run(steps):
                 return False
             self._end = None
         connection = self._connection

@@ -22,8 +22,8 @@ from warren.channels.consuming import note_consumer
 from warren.channels.jobs import LOOKS_PER_STEP
 from warren.channels.session import CHANNEL_CLOSING
 from warren.msgstore.log.own_writes import PACED
-from warren.queues.delivery import Delivery
 from warren.queues.long_work import Job, Steps
+from warren.queues.unacked import Delivery
 
 if TYPE_CHECKING:
     from warren.channels.peer import Peer
@@ -48,7 +48,7 @@ def sweep(peer: Peer, now_s: float) -> float:
 def end_overdue(channel: Session, tag: int, timeout_ms: int) -> None:
     """Take back a delivery that was not answered within `timeout_ms`."""
     ledger = channel.ledger
-    delivery = ledger.maybe_outstanding(tag)
+    delivery = ledger.find(tag)
     if delivery is None or not channel.is_open():
         return
     consumer = delivery.consumer
@@ -94,7 +94,7 @@ class OverdueRun(Job):
     def need(self) -> i64:
         return PACED
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         channel = self._channel
         ledger = channel.ledger
         if not channel.is_open():
@@ -112,7 +112,7 @@ class OverdueRun(Job):
                 steps.left -= 1
             tag = tags[self._next]
             self._next += 1
-            delivery = ledger.maybe_outstanding(tag)
+            delivery = ledger.find(tag)
             if delivery is not None and has_broker_limit(delivery):
                 steps.left -= 1
                 end_overdue(channel, tag, self._timeout_ms)

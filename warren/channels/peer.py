@@ -142,10 +142,10 @@ class Peer:
         """Tell the peer, which wants to know, that it has to wait."""
 
     def tell_unblocked(self) -> None:
-        """Tell it that this is over."""
+        """Tell the peer that it need not wait any longer."""
 
     def tell_given_up(self, reason: str) -> None:
-        """Tell it that it ends because nothing comes from it, in case it hears that."""
+        """Send a last message before an unresponsive peer is dropped; it may not arrive."""
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class Peer:
             work.add(job)
 
     def work_done(self) -> None:
-        """All of it is done."""
+        """Resume reading: all jobs are done."""
         self._work = None
         self.resume(PAUSED_WORK)
 
@@ -274,12 +274,12 @@ class Peer:
     # --- shortages --------------------------------------------------------------------------------------------------
 
     def wait_inbound(self) -> None:
-        """It holds much of what is received in part. `tick` tells it, if it still waits then."""
+        """Pause a peer that holds many partly received contents. `tick` tells it, if it still waits then."""
         self.pause(PAUSED_INBOUND)
         self.broker.rounds.hurry(self.key)
 
     def resume_inbound(self) -> None:
-        """It need not wait for others."""
+        """End the inbound pause."""
         if self.broker.flow.alarm_reason == "":
             tell_unblocked(self)
         self.resume(PAUSED_INBOUND)
@@ -316,7 +316,7 @@ class Peer:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def lost(self) -> None:
-        """The socket is gone."""
+        """Handle a lost socket."""
         if self.state == RUNNING and not self.origin.is_direct:
             self.broker.note("info", "connection.lost", {"peer": self.origin.peer, "reason": "closed by the peer"})
         self.end_channels()

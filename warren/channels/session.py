@@ -35,9 +35,11 @@ from warren.channels.wide_publish import QUEUES_AT_ONCE
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import Message
 from warren.queues.base_queue import BaseQueue
+from warren.queues.consumer import Consumer
 from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts
-from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.outcome import ACCEPTED, REFUSED
+from warren.queues.unacked import Delivery
 from warren.vhosts.virtual_host import VirtualHost
 
 if TYPE_CHECKING:
@@ -103,10 +105,10 @@ class Session:
         raise AssertionError("overridden")
 
     def recheck(self) -> None:
-        """The rights of the user have changed: end uses that need a lost one, consumers apart."""
+        """End uses that need a right that the user has lost, consumers apart."""
 
     def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
-        """Take the result of a command, not to be told before the change `ticket` and the log's `batch` are on disk."""
+        """Send the result of a command once the change `ticket` and the `batch` of the log are durable."""
         raise AssertionError("overridden")
 
     def write_returned(self, message: Message) -> None:
@@ -181,8 +183,8 @@ class Session:
             watcher = tracer if watcher is None else BothWatchers(tracer, watcher)
         self._set_watcher(watcher)
 
-    def tell_nobody(self) -> None:
-        """Report none of the publishes here: they are only tried."""
+    def disable_tracing(self) -> None:
+        """Disable tracing: this session only does dry runs."""
         self._set_watcher(None)
 
     def _set_watcher(self, watcher: TrafficWatcher | None) -> None:

@@ -30,7 +30,7 @@ RETURN: Final = 2  # as if no queue were bound
 LOSE: Final = 3  # as if it had come to a queue and gone
 
 # Reasons for not reading from a connection, a bit each.
-PAUSED_COMMIT: Final = 1  # a reply waits for the catalogue
+PAUSED_COMMIT: Final = 1  # replies wait for the log
 PAUSED_LOGIN: Final = 2  # credentials are being checked
 PAUSED_ALARM: Final = 4  # it publishes, and memory or disk is short or the disk is behind
 PAUSED_OUTBOX: Final = 8  # it does not take its replies

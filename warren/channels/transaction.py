@@ -47,11 +47,12 @@ from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.own_writes import AHEAD, HOLD, NOTHING
 from warren.msgstore.log.records import head_bytes
 from warren.queues.base_queue import BaseQueue
-from warren.queues.delivery import Delivery, DeliveryLedger
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Job, Steps
 from warren.queues.origin import CHANNEL, PROMISED
 from warren.queues.outcome import REFUSED
 from warren.queues.receiver import Receiver
+from warren.queues.unacked import Delivery
 from warren.vhosts.user_shares import UserShares
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ class BufferRun(DeliveryRun):
         self._requeue = requeue
         self._failed = failed
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         while steps.left > 0:
             delivery = self.maybe_take()
             if delivery is None:
@@ -285,7 +286,7 @@ class Commit(Job):
             return self._returning.need
         return HOLD if self._waits and not self._holds else NOTHING
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         if not self._is_stored:
             ahead = self._ahead
             if ahead is not None and not ahead.is_done:
@@ -319,7 +320,7 @@ class Commit(Job):
                 steps = Steps(ALL_STEPS)
         check = self._check
         if check is not None and not self._is_checked:
-            if not check.go_on(self._transaction.publishes, steps):
+            if not check.run(self._transaction.publishes, steps):
                 return False
             self._is_checked = True
             if not check.has_passed():
@@ -414,7 +415,7 @@ class Commit(Job):
                 outcome: i64 = publisher.publish_buffered(publish, origin)
             else:
                 self._spread = spread
-                if not spread.go_on(steps):
+                if not spread.run(steps):
                     return False
                 self._spread = None
                 outcome = publisher.spread_done(spread)
@@ -503,7 +504,7 @@ class Rollback(Job):
         self._transaction = transaction
         transaction.give_up()
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         while steps.left > 0:
             delivery = self._transaction.maybe_take_answered()
             if delivery is None:
@@ -569,7 +570,7 @@ def commit_checked(channel: Session, check: CommitCheck, note: Callable[[], None
     """
     transaction = _taken_from(channel)
     commit = Commit(channel, transaction, check, note)
-    if transaction.row_count() > ROWS_AT_ONCE or not commit.go_on(Steps(ALL_STEPS)):
+    if transaction.row_count() > ROWS_AT_ONCE or not commit.run(Steps(ALL_STEPS)):
         channel.connection.begin(commit)
 
 

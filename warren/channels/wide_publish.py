@@ -57,7 +57,7 @@ class Spread:
         self.outcome: i64 = ACCEPTED if effects is None else effects.publish(message)
         self._next: int = 0
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         """Hand it to queues until no steps are left; True when all have it."""
         queues = self.queues
         message = self.message
@@ -96,14 +96,14 @@ class WidePublish(Job):
     def need(self) -> i64:
         return HOLD if self._spread.message.persistent and not self._holds else NOTHING
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         spread = self._spread
         log = self._publisher.log
         if not self._holds and spread.message.persistent:
             if not log.hold():
                 return False
             self._holds = True
-        if not spread.go_on(steps):
+        if not spread.run(steps):
             return False
         self._release()
         self._publisher.wide_publish_done(spread)
@@ -144,9 +144,9 @@ class OnceMore(Job):
             return self._further.need()
         return HOLD if self._wants_hold and not self._holds else NOTHING
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         if self._further is not None:
-            return self._further.go_on(steps)
+            return self._further.run(steps)
         publisher = self._publisher
         log = publisher.log
         message = self._message
@@ -168,7 +168,7 @@ class OnceMore(Job):
                 log.release()
             return True
         self._further = further
-        return further.go_on(steps)
+        return further.run(steps)
 
     def failed(self) -> bool:
         if self._further is not None:

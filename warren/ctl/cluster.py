@@ -55,15 +55,12 @@ def cluster(
         ClusterAction,
         typer.Argument(
             metavar="status|transfer|forget|drain|revive|recover|promote",
-            help="status: the leader and its followers; transfer: have NODE lead, or any; forget: count NODE no more, "
-            "which is gone for good; drain: have NODE not lead, until revive; recover: when no leader can be elected "
-            "any more, have what this node has be the truth; promote: have this follower lead, where nodes do not "
-            "elect their leader",
+            help="status: leader and followers; transfer: move leadership to NODE, or to any node; forget: remove a "
+            "dead NODE; drain: bar NODE from leading; revive: undo drain; recover: no leader can be elected, so use "
+            "the data of this node; promote: make this follower the leader, where nodes do not elect one",
         ),
     ],
-    node: Annotated[
-        str, typer.Argument(metavar="[NODE]", help="The name of a node, which --url need not be that of")
-    ] = "",
+    node: Annotated[str, typer.Argument(metavar="[NODE]", help="Node name; need not be the node at --url")] = "",
     accept_loss: Annotated[
         bool,
         typer.Option("--accept-loss", help="promote, recover: though confirmed messages may be missing on this node"),

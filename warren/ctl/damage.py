@@ -15,7 +15,7 @@ def give_up_damage(
     context: typer.Context,
     queue: Queue,
     unreadable: Annotated[
-        bool, typer.Option("--unreadable", help="Also what the disk does not give now, which is damaged from then on")
+        bool, typer.Option("--unreadable", help="Include unreadable messages, and mark them damaged")
     ] = False,
 ) -> None:
     """Give up what is damaged of a queue: its messages are lost, and their space comes back (Warren)."""

@@ -52,7 +52,12 @@ def shared_options(
     ] = None,
     shared_password: Annotated[
         str | None,
-        _option("--password", metavar="TEXT", panel=_CONNECTION, help="Seen by others: better a file or the prompt"),
+        _option(
+            "--password",
+            metavar="TEXT",
+            panel=_CONNECTION,
+            help="Visible in the process list; prefer a file or the prompt",
+        ),
     ] = None,
     shared_password_file: Annotated[
         str | None,

@@ -24,11 +24,11 @@ from warren.queues.browse import Cursor as Cursor
 from warren.queues.browse import Seen as Seen
 from warren.queues.browse import look, settle_seen, still_waits
 from warren.queues.claims import ends_of, mark_of
-from warren.queues.delivery import Delivery, deliveries_of
 from warren.queues.lanes import LANE_SHIFT as LANE_SHIFT
 from warren.queues.lanes import NUMBER_MASK as NUMBER_MASK
 from warren.queues.offset_queue import OffsetQueue
 from warren.queues.queue import Queue
+from warren.queues.unacked import Delivery, deliveries_of
 from warren.vhosts.own_publishes import publish_copy
 from warren.vhosts.virtual_host import VirtualHost
 

@@ -17,7 +17,7 @@ from warren.channels.session import Session
 from warren.channels.shared import PAUSED_TURN
 from warren.engine_view.counters import channel_counters, connection_counters
 from warren.engine_view.refs import ChannelRef, ConnectionRef, ConsumerRef, SubscriptionRef
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 
 
 class ConnectionEnds(msgspec.Struct, frozen=True):

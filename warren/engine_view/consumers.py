@@ -18,7 +18,8 @@ from warren.channels.session import Session
 from warren.engine_view.connections import ChannelEnds, channel_ends, channel_name
 from warren.engine_view.queues import sole_consumer
 from warren.engine_view.refs import ChannelRef, ConnectionRef, ConsumerRef
-from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.queues.consumer import Consumer
+from warren.queues.delivery import DeliveryLedger
 from warren.streams.stream import Stream
 
 LOOK_DELIVERIES: Final = 4096

@@ -115,7 +115,7 @@ class EngineView:
 
     def node_name(self) -> str:
         """Return the name of the node."""
-        return self._broker.node_name()
+        return self._broker.node
 
     def cluster_name(self) -> str:
         """Return the name of the broker for clients and other brokers."""

@@ -19,7 +19,7 @@ from warren.engine_view.refs import ConsumerRef, QueueRef
 from warren.queues.activity import changed_queues
 from warren.queues.arguments import CLASSIC, STREAM
 from warren.queues.base_queue import BaseQueue
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 from warren.queues.queue import Queue
 from warren.streams.stream import Stream

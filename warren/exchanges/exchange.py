@@ -75,9 +75,8 @@ class Exchange(Destination):
         # Whether all exchanges that messages may reach from here are, and the version of the topology that this is of.
         self.has_cacheable_routes: bool = False
         self.looked_at: i64 = 0
-        # Counts of messages that channels published here; how many more went to queues than came in, negative: fewer.
-        self.published_in: i64 = 0
-        self.spread: i64 = 0
+        self.published_in: i64 = 0  # messages that channels published here
+        self.spread: i64 = 0  # routed copies minus messages published here; may be negative
         self.seen_activity: i64 = -1  # of `exchanges.activity`
         self.bindings: dict[Binding, Binding] = {}
         self.binding_bytes: i64 = 0  # of their arguments

@@ -80,7 +80,7 @@ class HistoryBind(BindJob):
         # An empty history adds nothing: a start, which imports definitions, would wait for the alarm to end.
         return ADDS if self._history.count > 0 or self._begun else NOTHING
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         history = self._history
         if not self._begun:
             if self._binding in history.pending:

@@ -39,8 +39,8 @@ import trio
 from warren.gateway.answers import Answers, farewell
 from warren.gateway.ends import ClientTlsEnd, End, NodeTlsEnd
 from warren.server.client_of_node import ClientOfNode
+from warren.server.following import Passage
 from warren.server.logs import get_logger
-from warren.server.management import Passage
 from warren.server.network.acceptor import Listener
 from warren.server.network.admission import Admission, address_block
 from warren.server.network.dead_peers import NEVER, DeadPeers, Keepalive

@@ -11,7 +11,8 @@ import trio
 from warren.gateway.clients import PASSED, SHAKING, WAITING, Client, Clients
 from warren.server.beats import next_beat
 from warren.server.descriptors import raise_limit
-from warren.server.management import Following, Listening, Management, NoLeader
+from warren.server.following import Following, NoLeader
+from warren.server.management import Listening, Management
 from warren.server.network.acceptor import Listener
 from warren.server.network.admission import Admission
 from warren.server.network.handshakes import Handshakes

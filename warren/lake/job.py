@@ -112,7 +112,7 @@ class Job:
             UsageError: they do not.
         """
         if not self.to:
-            raise UsageError("to: which table it is to be is not said")
+            raise UsageError('missing "to": the target table')
         if (self.stream is None) == (self.queue is None):
             raise UsageError(f"{self.to}: either a stream or a queue has to be named")
         for what, value, allowed in (

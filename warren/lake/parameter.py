@@ -55,7 +55,7 @@ def job_of_parameter(value: object, places: Places, environment: Mapping[str, st
         raise UsageError("must be an object, with stream or queue, and to")
     words: dict[str, Any] = dict(value)
     if "storage" in words:
-        raise UsageError(f"storage: options of an object store, and who asks it, are those {ENVIRONMENT}")
+        raise UsageError(f"storage: the options of an object store, and its users, are set {ENVIRONMENT}")
     for name, each in words.items():
         _check_size(name, each)
     schema = words.pop("schema", None)

@@ -232,7 +232,7 @@ class StreamSource(_Ranges):
     def _checked(self, part: Description, place: Place) -> Place:
         """Return where to continue in a stream."""
         if place.id != fingerprint(part.id):
-            self._loss(f"stream {part.name!r} was deleted and made anew; it had been read up to {place.next}")
+            self._loss(f"stream {part.name!r} was deleted and created again; it had been read up to {place.next}")
             return place_at(part, part.first)
         divergence = maybe_divergence(self._remembered, part.name, part.lives, place)
         if divergence is not None:

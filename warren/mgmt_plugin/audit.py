@@ -31,7 +31,7 @@ log = get_logger("audit")
 
 def is_change(route: Route) -> bool:
     """Tell whether requests on this route have an audit line."""
-    return route.method not in READING and route.access not in (Access.CLIENT, Access.PUBLIC) and not route.is_use
+    return route.method not in READING and route.access not in (Access.CLIENT, Access.PUBLIC) and route.is_audited
 
 
 def line_of(request: Request, user: str) -> Callable[[Response | None], None]:

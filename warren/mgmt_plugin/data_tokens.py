@@ -73,7 +73,7 @@ class DataTokens:
             raise _refused("a token is needed here: POST /api/warren/data/VHOST/QUEUE/token of the management API")
         grant = self._maybe_grant(text.strip())
         if grant is None:
-            raise _refused("the token is none of this broker, or its user has another password")
+            raise _refused("invalid token: issued by another broker, or the password of its user has changed")
         if self._clock() >= grant.ends:
             raise _refused("the token has ended")
         return grant

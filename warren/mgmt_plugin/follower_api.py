@@ -38,8 +38,9 @@ from warren.mgmt_plugin.operators import Doorkeeper, Operator
 from warren.mgmt_plugin.resources.cluster import LEADER, OF, member_row
 from warren.mgmt_plugin.routes import Access, not_authorised, not_found, parse_query
 from warren.server.client_of_node import HTTP, ClientOfNode
+from warren.server.following import Following, NoLeader, NotPromoted
 from warren.server.logins.authenticator import Authenticator
-from warren.server.management import Following, Health, NoLeader, NotPromoted
+from warren.server.management import Health
 from warren.vhosts.metadata import UserPut
 
 BODY_BYTES_MAX: Final = 4096

@@ -23,7 +23,7 @@ from warren.mgmt_plugin.resources.data_port import ANSWER_BYTES
 from warren.mgmt_plugin.resources.ranges import Wanted, incarnation
 from warren.mgmt_plugin.routes import parse_query
 from warren.msgstore.log.columns import Piece, without_parts
-from warren.server.management import Following, ReadableCopy
+from warren.server.following import Following, ReadableCopy
 from warren.server.threads import SNAPSHOTS, Stuck, in_thread
 from warren.vhosts.pattern import Pattern
 

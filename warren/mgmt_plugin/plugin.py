@@ -65,8 +65,9 @@ from warren.server.copies.snapshots import Snapshots
 from warren.server.data_dir import MESSAGES
 from warren.server.descriptors import raise_limit
 from warren.server.draining.drains import Drains
+from warren.server.following import Following
 from warren.server.logs import RECENT
-from warren.server.management import Following, Listening, Management
+from warren.server.management import Listening, Management
 from warren.server.network.tls_stream import TlsStream
 from warren.server.settings import Settings
 from warren.server.staging.stages import Stages

@@ -156,7 +156,7 @@ class Route:
     body: Any = None
     query: tuple[str, ...] = ()
     makes_vhost: bool = False  # the vhost of the path need not exist
-    is_use: bool = False  # not a GET, and yet no change that operators answer for: of messages, or a question
+    is_audited: bool = True  # False: affects messages only, or is a query sent by POST
     acts: bool = False  # a GET that does something: not for pages of other sites
     limits: BodyLimits = ORDINARY
 

@@ -161,14 +161,14 @@ class Connecting:
         peer.heartbeats.interval_s = connect.keep_alive_s
         present = False
         if connect.clean:
-            session.begin_anew()
+            session.clean_start()
             session.keep_for(expiry_s)
         else:
             present = session.resume()
             sessions.take_will(session.kept)
         peer.outbox.write(connack(peer.version, present, 0, granted))
         peer.connected(connect.will)
-        session.release_again()
+        session.resend_pubrel()
         if present:
             peer.begin(ResumeRun(session))
         note_opened(peer)

@@ -79,7 +79,7 @@ class Fanout(Job):
             self._is_turn_over = False
             self._work.begin(self)
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         """Let go of a large message, when this is called again: at the end of the turn."""
         if not self._is_turn_over:
             self._is_turn_over = True

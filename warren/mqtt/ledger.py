@@ -35,7 +35,8 @@ from warren.mqtt.packets import PACKET_BYTES_MAX, V5
 from warren.mqtt.topics import Filters
 from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import HEADER_AT, Message
-from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.queues.consumer import Consumer
+from warren.queues.delivery import DeliveryLedger
 
 if TYPE_CHECKING:
     from warren.mqtt.peer import MqttPeer
@@ -288,7 +289,7 @@ class MqttLedger(DeliveryLedger):
     def maybe_held(self, place: int) -> int | None:
         """Return the tag of the delivery from this place that waits to be sent."""
         for each in self._held or ():
-            delivery = self.maybe_outstanding(each.tag)
+            delivery = self.find(each.tag)
             if delivery is not None and delivery.sequence_number == place:
                 return int(each.tag)
         return None

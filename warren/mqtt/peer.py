@@ -362,7 +362,7 @@ class MqttPeer(Peer):
         if session is None or not self.running:
             raise MqttError(PROTOCOL_ERROR, "a packet before CONNACK")
         if kind == PUBACK:
-            session.acknowledge_packet(decode_answer(kind, data, pos, end, self.version).packet_id)
+            session.on_puback(decode_answer(kind, data, pos, end, self.version).packet_id)
             return
         if self._gate.is_full():
             self.pause(PAUSED_COMMIT)  # takes effect after this packet
@@ -396,11 +396,11 @@ class MqttPeer(Peer):
 
     def _of_qos_2(self, session: MqttSession, kind: int, answer: Answer) -> None:
         if kind == PUBREC:
-            session.received_packet(answer)
+            session.on_pubrec(answer)
         elif kind == PUBREL:
-            session.release_packet(answer.packet_id)
+            session.on_pubrel(answer.packet_id)
         else:
-            session.complete_packet(answer.packet_id)
+            session.on_pubcomp(answer.packet_id)
         self.check_outbox()
 
     def write_when_stored(self, packet: bytes, *, syncs: bool) -> None:

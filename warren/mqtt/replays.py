@@ -84,7 +84,7 @@ class Replay(Job):
         """Send what `other` has left, too."""
         self._left.take_over(other._left)
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         session = self._session
         while True:
             first = self._left.maybe_first()
@@ -131,7 +131,7 @@ class StoredReplay(Job):
     def need(self) -> i64:
         return ADDS
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         session = self._session
         while True:
             first = self._left.maybe_first()

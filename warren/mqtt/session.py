@@ -16,8 +16,8 @@ are retained messages for them (`mqtt.replays`).
    at the delivery, if they are needed.
 6. Retained messages follow the SUBACK of their subscription, which may wait for the disk. They come through the queue
    of the subscription, like any other message; without a queue they come as fast as the client takes them.
-7. The clients that share a subscription are consumers of one queue. They are granted QoS 1 at most: a message of QoS 2
-   could not be given to another client when its client goes in the middle of it.
+7. The clients that share a subscription are consumers of one queue. They are granted QoS 1 at most: a QoS 2 exchange
+   cannot move to another client halfway.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ from warren.mqtt.topics import (
     routing_key,
 )
 from warren.msgstore.log.message import Message
+from warren.queues.consumer import Consumer
 from warren.queues.counters import MessageCounts
-from warren.queues.delivery import Consumer
 from warren.vhosts.kept_sessions import KeptSession
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class MqttSession(Session):
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def begin_anew(self) -> None:
+    def clean_start(self) -> None:
         """Delete the remains of an earlier session of this client id.
 
         Raises:
@@ -283,7 +283,7 @@ class MqttSession(Session):
         self.is_resumed = is_there
         return is_there
 
-    def release_again(self) -> None:
+    def resend_pubrel(self) -> None:
         """Send PUBREL again for messages without PUBCOMP: after CONNACK, before anything else."""
         version = self._mqtt.version
         released = [acknowledgement(PUBREL, packet_id, version) for packet_id in self.kept.released]
@@ -291,7 +291,7 @@ class MqttSession(Session):
             self._answer(b"".join(released))  # they may not be in the log yet, when the session was taken over
 
     def keep_for(self, expiry_s: int) -> None:
-        """Have the session outlive its connection for another time than it was to. Exclusive queues go with it."""
+        """Change the session expiry. Exclusive queues still end with the connection."""
         self.expiry_s = expiry_s
         self.keep()
         if expiry_s == 0:
@@ -345,8 +345,8 @@ class MqttSession(Session):
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def acknowledge_packet(self, packet_id: int) -> None:
-        """PUBACK of the client. An unknown packet id is ignored: it may belong to an earlier connection.
+    def on_puback(self, packet_id: int) -> None:
+        """Handle PUBACK. An unknown packet id is ignored: it may belong to an earlier connection.
 
         Raises:
             MqttError: it is of a message of QoS 2.
@@ -359,8 +359,8 @@ class MqttSession(Session):
             if self.replays is not None:
                 self.replays.client_answered()
 
-    def received_packet(self, answer: Answer) -> None:
-        """PUBREC of the client: it has a message of QoS 2, or with an error it does not want it.
+    def on_pubrec(self, answer: Answer) -> None:
+        """Handle PUBREC: the client has a message of QoS 2, or with an error it does not want it.
 
         Raises:
             MqttError: it is of a message of QoS 1; too many packet ids are remembered.
@@ -397,13 +397,13 @@ class MqttSession(Session):
         queue = self.vhost.queues.get(queue_name(self.client_id, 2))
         return queue is not None and queue.ready.maybe_waiting(place) is not None
 
-    def complete_packet(self, packet_id: int) -> None:
-        """PUBCOMP of the client: it will not ask for a message of QoS 2 again."""
+    def on_pubcomp(self, packet_id: int) -> None:
+        """Handle PUBCOMP: the client will not ask for a message of QoS 2 again."""
         if self.sessions.complete(self.kept, packet_id):
             self._ledger.give_room()
 
-    def release_packet(self, packet_id: int) -> None:
-        """PUBREL of the client: it will not send a message of QoS 2 again."""
+    def on_pubrel(self, packet_id: int) -> None:
+        """Handle PUBREL: the client will not send a message of QoS 2 again."""
         reason = 0 if self.sessions.forget_received(self.kept, packet_id) else UNKNOWN_PACKET_ID
         self._answer(acknowledgement(PUBCOMP, packet_id, self._mqtt.version, reason))
 

@@ -48,7 +48,7 @@ class SubscribeRun(Job):
         self._stored_replay: StoredReplay | None = None
         self._is_told = False
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         session = self._session
         wanted = self._request.wanted
         while len(self._codes) < len(wanted):
@@ -76,7 +76,7 @@ class SubscribeRun(Job):
             self._begun += 1
         if self._stored_replay is not None:
             self._stored_replay.begin()
-        return self._replay is None or self._replay.go_on(steps)
+        return self._replay is None or self._replay.run(steps)
 
     def _replay_later(self, filter_: str) -> None:
         session = self._session
@@ -118,7 +118,7 @@ class UnsubscribeRun(Job):
         self._version = version
         self._codes: list[int] = []
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         session = self._session
         wanted = self._request.wanted
         while len(self._codes) < len(wanted):
@@ -141,7 +141,7 @@ class ResumeRun(Job):
         self._binding: Binding | None = None  # the next of its queue
         self._is_begun: bool = False  # with that queue
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         session = self._session
         while self._qos < len(QOS):
             if not session.is_open():

@@ -5,9 +5,9 @@
                         messages    on disk only, known to      messages that came since
                         in memory   the queue's index
 
-1. Everything in the head is older than the middle, and the middle is older than the tail. A message that follows the
-   head at once comes into it, even when it is empty: then there is neither a middle nor a tail, for their messages have
-   numbers from the end of the head on. So a short queue is all head.
+1. Everything in the head is older than the middle, and the middle is older than the tail. A message whose number
+   directly follows the end of the head is appended to the head, even to an empty one. There can be no middle or tail
+   then: their numbers would come first. So a short queue is all head.
 2. The middle has only messages with entries in the index. Messages in the head and in the tail were not delivered.
 3. The middle grows when a batch is closed, for only then is it known where a message is stored. While all queues
    together take more memory than they may, the head gives up its end, a bounded number of messages at a time; the tail
@@ -15,9 +15,9 @@
    much as the batch has room for (`MessageLog.room_to_page`), in order within the piece.
 4. The middle is read in order and ahead of the consumers (``queues.middle_reader``).
 5. Index pages are resident for everything that was loaded, so that settling finds them (queue_index.py (2)).
-6. A message taken out of turn leaves a gap in the head or the tail (``queues.message_run``). Where nearly everything is
-   gaps, the rest is stored and given up as under pressure: a message that nobody takes does not keep a place for each
-   that has passed it. One that is taken from the middle stays in the index until it is settled (middle.py (2)).
+6. A message taken out of turn leaves a gap in the head or the tail (``queues.message_run``). When a run is mostly gaps,
+   its remaining messages are paged out, so that one untaken message does not keep a slot for every message taken after
+   it. One that is taken from the middle stays in the index until it is settled (middle.py (2)).
 7. A queue that was short since the start has no middle and no tail of its own: `NO_MIDDLE` and `NO_MESSAGES` stand for
    them. So an idle queue is small.
 8. The tail has a place for each number up to `next_number`, so its gaps at the end stay.
@@ -112,7 +112,7 @@ class Backlog(IndexOwner):
         return number
 
     def pop(self) -> Message:
-        """Remove and return the oldest message; `is_ready` has said that it is in memory."""
+        """Remove and return the oldest message; `ready_or_fetch` has said that it is in memory."""
         head = self.head
         items = head.items
         at: i64 = head.at
@@ -161,9 +161,9 @@ class Backlog(IndexOwner):
             reader = MiddleReader(self, index)
             self._reader = reader
         if not reader.is_reading:
-            reader.go_on()
+            reader.advance()
 
-    def is_ready(self) -> bool:
+    def ready_or_fetch(self) -> bool:
         """Tell whether the oldest message is in memory; if it is on disk it is being fetched now."""
         if self.head.count:
             return True
@@ -180,7 +180,7 @@ class Backlog(IndexOwner):
         return self.head.count == 0 and self.middle.count == 0 and self.tail.count == 0
 
     def oldest(self) -> Message:
-        """Return the oldest message; `is_ready` has said that it is in memory."""
+        """Return the oldest message; `ready_or_fetch` has said that it is in memory."""
         head = self.head
         head.skip_gap()
         message = head.items[head.at]

@@ -24,8 +24,9 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.arguments import QueueArguments
 from warren.queues.backlog import Backlog
+from warren.queues.consumer import Consumer
 from warren.queues.counters import MessageCounts
-from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.effective_policy import NO_POLICY, EffectivePolicy
 from warren.queues.held_messages import HeldMessages
 from warren.queues.lane_indexes import LaneIndexes
@@ -37,6 +38,7 @@ from warren.queues.ready_messages import ReadyMessages
 from warren.queues.receiver import RULED_STEPS, Receiver
 from warren.queues.rules import PLAIN_RULES, QueueRules
 from warren.queues.seen_keys import SeenKeys
+from warren.queues.unacked import Delivery
 
 if TYPE_CHECKING:
     from warren.queues.basic_get import Gets

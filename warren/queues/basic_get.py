@@ -54,7 +54,7 @@ def _is_next_here(queue: Queue) -> bool:
     if ready.count == 0:
         return ready.uncommitted_count == 0
     keeper = queue.keeper
-    return ready.is_ready() if keeper is None else keeper.dispatch.is_ready()
+    return ready.ready_or_fetch() if keeper is None else keeper.dispatch.ready_or_fetch()
 
 
 def call_when_ready(queue: Queue, waiter: Callable[[], None]) -> None:
@@ -90,7 +90,7 @@ def answer_get(queue: Queue, ledger: DeliveryLedger, no_ack: bool) -> bool:
         pass
     elif keeper is not None:
         message = keeper.dispatch.maybe_take(ledger)
-    elif ready.count > 0 and ready.is_ready():
+    elif ready.count > 0 and ready.ready_or_fetch():
         message = ready.take_next()
     if message is None:
         gets.got_empty += 1

@@ -272,7 +272,7 @@ class ClaimQueue(OffsetQueue):
         keeper = queue.keeper
         backlog = ready.backlog(lane)
         while not backlog.is_empty():
-            if not backlog.is_ready():
+            if not backlog.ready_or_fetch():
                 claimed.waits = True
                 return
             if backlog.oldest_number() >= end or not claimed.has_room(backlog.oldest()):

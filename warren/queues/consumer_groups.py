@@ -20,7 +20,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.queues.bit_set import BitSet
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 
 # This many passed-over consumers count as one message; when there are more, a publish does not look for one itself.
 PASSED_OVER_PER_MESSAGE: Final = 32

@@ -7,228 +7,45 @@
    right after a smaller prefetch, and no-ack deliveries count nowhere.
 4. Consumers that share a limit of the channel, or the outbox, are served in turn (``queues.turns``).
 
-The ledger is a list indexed by tag: acknowledgements come nearly always in order, so taking the oldest is one look.
-A delivery that the broker has taken back because its time was over is noted in ``_overdue``. Its client may still
-answer it. That answer is ignored as long as the tag is among the latest `OVERDUE_MAX` of those.
-
-When old deliveries stay unanswered while later ones are settled, the few old ones move to ``_stragglers`` and the list
-starts again: one forgotten message must not pin a list of millions of empty places. A delivery that a transaction gives
-back becomes a straggler too. ``_straggler_tags`` is a heap of their tags; some of these may be settled by now.
+``queues.unacked`` finds deliveries by their tags; consumers are in ``queues.consumer``. A delivery that the broker has
+taken back because its time was over is noted in ``_overdue``. Its client may still answer it. That answer is ignored as
+long as the tag is among the latest `OVERDUE_MAX` of those.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from librt.strings import write_i16_be, write_i32_be, write_i64_be
-from mypy_extensions import i32, i64, mypyc_attr
+from mypy_extensions import i32, i64
 
 from warren.amqp.codec import wire_short
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
-from warren.amqp.field_table import EMPTY_TABLE
-from warren.amqp.methods import BASIC_DELIVER, BASIC_GET_OK, FRAME_END, FRAME_METHOD
+from warren.amqp.methods import BASIC_GET_OK, FRAME_END, FRAME_METHOD
 from warren.amqp.numbers import number_text
-from warren.amqp.outbox import CHUNK_MIN_BYTES, Outbox
+from warren.amqp.outbox import CHUNK_MIN_BYTES, NOWHERE, Outbox
 from warren.msgstore.log.message import Message, patch_channel, write_frames
-from warren.queues.bit_set import BitSet
+from warren.queues.consumer import Consumer
 from warren.queues.content_frames import LARGE_MIN_BYTES, ContentFrames
-from warren.queues.turns import Line, Turns, Waiter
+from warren.queues.turns import Line, Turns
+from warren.queues.unacked import Delivery, UnackedDeliveries
 
 if TYPE_CHECKING:
     from warren.queues.base_queue import BaseQueue
     from warren.queues.receiver import Receiver
-    from warren.queues.rules import QueueRules
-    from warren.queues.selective import Search
 
-COMPACT_MIN: Final = 256
 # Pieces of a large content that are smaller on average are not sent as they are: most of it would be copied at once.
 MEAN_PIECE_BYTES: Final = 4 * CHUNK_MIN_BYTES
 AT_ONCE_ACKS: Final = 1024
-SPARSE_MIN: Final = 4096
 
 # How many tags of a channel are remembered as taken back by the broker, and how many time marks.
 OVERDUE_MAX: Final = 65_536
 MARKS_MAX: Final = 256
 
-# The longest arguments of a consumer that are kept to be shown. There may be 10,000 consumers on a channel.
-ARGUMENTS_KEPT_BYTES: Final = 4096
-
-# Shared by channels without stragglers and the like, as most are: never changed.
-_NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
-_NO_TAGS: Final[list[int]] = []
+# Shared by channels that have none, as most are: never changed.
 _NO_MARKS: Final[list[tuple[int, float]]] = []
 _NO_OVERDUE: Final[dict[int, None]] = {}
 _NO_CONSUMERS: Final[dict[str, Consumer]] = {}
-
-# The outbox of a channel that has ended: it takes nothing, so its consumers have no room.
-NOWHERE: Final = Outbox(0, [])
-NOWHERE.writable = False
-
-
-class Consumer(Waiter):
-    """One basic.consume. Owned by its channel, known to its queue."""
-
-    def __init__(
-        self,
-        ledger: DeliveryLedger,
-        queue: BaseQueue,
-        tag: str,
-        no_ack: bool,
-        exclusive: bool,
-        priority: int,
-        prefetch: i64,
-        arguments: bytes,
-    ) -> None:
-        super().__init__()
-        self.ledger = ledger
-        self.queue = queue
-        self.tag = tag
-        self.no_ack: bool = no_ack
-        self.exclusive: bool = exclusive
-        self.priority = priority
-        self.wanted_prefetch: i64 = prefetch
-        self.prefetch: i64 = prefetch  # 0: no limit
-        # How long a delivery may go unanswered before it comes back, and before the channel is closed. For the latter
-        # -1 means the broker's own limit, and 0 none.
-        self.visibility_ms: i64 = -1
-        self.timeout_ms: i64 = -1
-        self.has_time_limit: bool = False
-        self.wanted_visibility_ms: i64 = -1
-        self.wanted_timeout_ms: i64 = -1
-        self.credit: i64 = -1  # how many more its peer has asked for; -1: it does not say
-        self.outstanding: i64 = 0
-        self.gone: bool = False  # no longer consuming; its deliveries may be unanswered
-        self.timed_out: bool = False  # the broker has cancelled it because it did not answer in time
-        self.group_place: i64 = 0  # kept by `consumer_groups`, as is the ring to come back to
-        self.away_from: BitSet | None = None
-        self.search: Search | None = None  # of a consumer that wants only some messages; not of a stream
-        self.looked: i64 = 0  # the cost of looking for messages, in messages; code that counts resets it
-        self.arguments = arguments
-        self.owner: object = None  # the channel, to be told about the end of the queue
-        raw = tag.encode()
-        # basic.deliver up to the delivery tag, without the first byte, which is 0
-        self.deliver_head = BASIC_DELIVER.to_bytes(4, "big")[1:] + bytes([len(raw)]) + raw
-
-    def keep_small_arguments(self) -> None:
-        """Forget long arguments: they were read already, and would only be shown from now on."""
-        if len(self.arguments) > ARGUMENTS_KEPT_BYTES:
-            self.arguments = EMPTY_TABLE
-
-    def follow(self, rules: QueueRules) -> None:
-        """Set its limits by the rules of its queue."""
-        self.prefetch = self.wanted_prefetch
-        if rules.prefetch_max > 0 and (self.prefetch == 0 or self.prefetch > rules.prefetch_max):
-            self.prefetch = rules.prefetch_max
-        self.come_back()
-        self.visibility_ms = rules.visibility_timeout_ms
-        if self.wanted_visibility_ms > 0:
-            self.visibility_ms = self.wanted_visibility_ms
-        self.timeout_ms = rules.consumer_timeout_ms
-        if self.wanted_timeout_ms >= 0:
-            self.timeout_ms = self.wanted_timeout_ms
-        self.has_time_limit = not self.no_ack and (self.visibility_ms > 0 or self.timeout_ms > 0)
-
-    def has_room(self) -> bool:
-        """Tell whether it may be sent a message now. A consumer blocked only by a shared limit joins the line."""
-        ledger = self.ledger
-        outbox = ledger.outbox
-        if (
-            outbox.writable
-            and not outbox.awaited
-            and self.credit != 0
-            and not ledger.is_shut
-            and (
-                self.no_ack
-                or (
-                    (self.prefetch == 0 or self.outstanding < self.prefetch)
-                    and not ledger.awaited
-                    and (ledger.prefetch == 0 or ledger.consumer_unacked < ledger.prefetch)
-                    and ledger.unacked_count < ledger.unacked_max
-                )
-            )
-        ):
-            return True
-        return self._has_turn()
-
-    def is_ready(self) -> bool:
-        """Tell whether it could be sent a message now, turns apart. It does not join a line."""
-        ledger = self.ledger
-        return (
-            ledger.outbox.writable
-            and not ledger.is_shut
-            and self.has_own_room()
-            and (self.no_ack or ledger.has_space())
-        )
-
-    def awaits_turn(self) -> bool:
-        """Tell whether it only lacks its turn, which comes now."""
-        return self.line is not None and self.is_ready()
-
-    def has_own_room(self) -> bool:
-        """Tell whether it owes fewer answers than its prefetch, and has credit."""
-        return self.credit != 0 and (self.no_ack or self.prefetch == 0 or self.outstanding < self.prefetch)
-
-    def come_back(self) -> None:
-        """Return to the ring, so that it is considered again when the queue chooses a consumer."""
-        ring = self.away_from
-        if ring is not None:
-            self.away_from = None
-            ring.add(self.group_place)
-
-    def _has_turn(self) -> bool:
-        """Tell whether its turn has come, and continues; else see to it that it waits in the right line.
-
-        A turn is that of its queue on its channel: a consumer with priority there need not wait for a turn of its own.
-        """
-        ledger = self.ledger
-        if ledger.outbox is NOWHERE or ledger.is_shut or not self.has_own_room():
-            return False
-        turns = ledger.turns
-        has_space = self.no_ack or ledger.has_space()
-        called = turns.called
-        is_called = called is not None and called.ledger is ledger and called.queue is self.queue
-        goes_on = is_called and has_space and ledger.next_tag < turns.called_until
-        if goes_on and ledger.outbox.writable:
-            return True
-        if self.line is not None:
-            return False
-        if goes_on:
-            self.turn_left = turns.called_until - ledger.next_tag
-            turns.put_first(self, for_outbox=True)
-            return False
-        if self.no_ack or (has_space and not ledger.awaited):
-            turns.join(self, for_outbox=True)
-        else:
-            ledger.join(self)
-        return False
-
-    def take_turn(self, run: i64) -> i64:
-        """Take at most `run` messages of its queue."""
-        ledger = self.ledger
-        before: i64 = ledger.next_tag
-        if self.turn_left > 0:
-            run = self.turn_left
-            self.turn_left = 0
-        self.looked = 0
-        ledger.turns.call(self, run)
-        return ledger.next_tag - before + 1 + self.looked
-
-
-@mypyc_attr(acyclic=True, free_list_len=1)
-class Delivery:
-    """A message at a client. ``consumer`` is None for a basic.get."""
-
-    __slots__ = ("consumer", "message", "queue", "sequence_number", "tag")
-
-    def __init__(
-        self, tag: i64, message: Message, queue: BaseQueue, sequence_number: i64, consumer: Consumer | None
-    ) -> None:
-        self.tag: i64 = tag
-        self.message = message
-        self.queue = queue
-        self.sequence_number: i64 = sequence_number
-        self.consumer = consumer
 
 
 class DeliveryWatcher:
@@ -239,7 +56,7 @@ class DeliveryWatcher:
         raise AssertionError("overridden")
 
 
-class DeliveryLedger(Waiter):
+class DeliveryLedger(UnackedDeliveries):
     """The deliveries of one channel. `turns`: of its connection."""
 
     def __init__(self, channel_number: i64, turns: Turns, frame_max_bytes: i64, unacked_max: i64 = 500000) -> None:
@@ -252,7 +69,6 @@ class DeliveryLedger(Waiter):
         self.next_tag: i64 = 1
         self.prefetch: i64 = 0  # basic.qos with global=true; 0: no limit
         self.consumer_unacked: i64 = 0  # unacked of consumers, which the global prefetch limits
-        self.unacked_count: i64 = 0
         # Counts (`queues.counters`). Deliveries without acks are the rest of the tags.
         self.delivered: i64 = 0
         self.got: i64 = 0
@@ -266,16 +82,9 @@ class DeliveryLedger(Waiter):
         self._line = Line()  # consumers that wait for room in this channel
         self.consumers = _NO_CONSUMERS  # by their tags; see `add_consumer`
         self.watcher: DeliveryWatcher | None = None
-        self._entries: list[Delivery | None] = []
-        self._first_tag: i64 = 1  # tag of _entries[0]
-        self._head: i64 = 0  # everything before this is settled
-        self._live: i64 = 0  # unsettled in _entries
-        self._stragglers = _NO_STRAGGLERS
-        self._straggler_tags = _NO_TAGS
         self.owner: object = None  # the channel, to be closed
         self._marks = _NO_MARKS  # next tag and time, see `waiting_since`
         self._overdue = _NO_OVERDUE  # tags that the broker has taken back
-        self.swept_tag: i64 = 0  # up to here the broker has looked for deliveries that wait too long
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Keep a new consumer of the channel."""
@@ -294,7 +103,7 @@ class DeliveryLedger(Waiter):
         tag: i64 = self.next_tag
         self.next_tag = tag + 1
         if not consumer.no_ack:
-            self._remember(Delivery(tag, message, consumer.queue, sequence_number, consumer))
+            self.remember(Delivery(tag, message, consumer.queue, sequence_number, consumer))
             self.delivered += 1
             consumer.outstanding += 1
             self.consumer_unacked += 1
@@ -331,7 +140,7 @@ class DeliveryLedger(Waiter):
             self.got_no_ack += 1
         else:
             self.got += 1
-            self._remember(Delivery(tag, message, queue, sequence_number, None))
+            self.remember(Delivery(tag, message, queue, sequence_number, None))
         if redelivered:
             self.redelivered += 1
         self.write_got(message, tag, redelivered, left)
@@ -385,23 +194,6 @@ class DeliveryLedger(Waiter):
         if len(out) > outbox.piece_bytes:
             outbox.end_piece()
 
-    def _remember(self, delivery: Delivery) -> None:
-        entries = self._entries
-        if self._live == 0:
-            # The list has nothing that waits: start it at this tag, so that no-ack tags do not leave gaps.
-            if self._head or len(entries):
-                entries.clear()
-                self._head = 0
-            self._first_tag = delivery.tag
-        else:
-            gap: i64 = delivery.tag - self._first_tag - i64(len(entries))
-            while gap > 0:
-                entries.append(None)
-                gap -= 1
-        entries.append(delivery)
-        self._live += 1
-        self.unacked_count += 1
-
     # --- taking back ----------------------------------------------------------------------------------------------
 
     def ack(self, tag: i64, multiple: bool) -> bool:
@@ -413,9 +205,9 @@ class DeliveryLedger(Waiter):
         if multiple:
             self.check_outstanding(tag)
             return self.ack_run(tag, AT_ONCE_ACKS) < AT_ONCE_ACKS
-        delivery = self._maybe_take_one(tag)
+        delivery = self.maybe_take(tag)
         if delivery is None:
-            self._check_overdue(tag)
+            self._forget_overdue(tag)
             return True
         self.acked += 1
         queue = delivery.queue
@@ -434,7 +226,7 @@ class DeliveryLedger(Waiter):
         last: BaseQueue | None = None
         delivery: Delivery | None = None
         while self.unacked_count > end:
-            delivery = self._take_oldest(tag)
+            delivery = self.maybe_take_oldest(tag)
             if delivery is None:
                 break
             queue = delivery.queue
@@ -468,15 +260,15 @@ class DeliveryLedger(Waiter):
         if self.awaited:
             self.make_room()
         if not multiple:
-            delivery = self._maybe_take_one(tag)
+            delivery = self.maybe_take(tag)
             if delivery is None:
-                self._check_overdue(tag)
+                self._forget_overdue(tag)
                 return []
             return [delivery]
         self.check_outstanding(tag)
         taken: list[Delivery] = []
         while True:
-            oldest = self._take_oldest(tag)
+            oldest = self.maybe_take_oldest(tag)
             if oldest is None:
                 return taken
             taken.append(oldest)
@@ -486,7 +278,7 @@ class DeliveryLedger(Waiter):
 
         The caller requeues it, and calls `release`.
         """
-        delivery = self._maybe_take_one(tag)
+        delivery = self.maybe_take(tag)
         if delivery is not None:
             if self._overdue is _NO_OVERDUE:
                 self._overdue = {}
@@ -500,7 +292,7 @@ class DeliveryLedger(Waiter):
         """Tell whether the broker has taken the delivery with `tag` back, and it was not answered since."""
         return int(tag) in self._overdue
 
-    def _check_overdue(self, tag: i64) -> None:
+    def _forget_overdue(self, tag: i64) -> None:
         """Forget that `tag` was taken back: it has been answered.
 
         Raises:
@@ -510,9 +302,16 @@ class DeliveryLedger(Waiter):
             raise _unknown(tag)
         del self._overdue[int(tag)]
 
-    def is_outstanding(self, tag: i64) -> bool:
-        """Tell whether the delivery with `tag` waits for its answer."""
-        return self._find(tag) is not None
+    def check_outstanding(self, tag: i64) -> None:
+        """Make sure that the delivery with `tag` waits for its answer; 0 stands for all of them, or nothing.
+
+        A delivery that the broker has taken back counts as well.
+
+        Raises:
+            ChannelException: 406, the tag is not outstanding.
+        """
+        if tag != 0 and self.find(tag) is None:
+            self._forget_overdue(tag)
 
     def outstanding(self, tag: i64) -> Delivery:
         """Return the delivery with `tag`.
@@ -520,39 +319,10 @@ class DeliveryLedger(Waiter):
         Raises:
             ChannelException: 406, the tag is not outstanding.
         """
-        delivery = self._find(tag)
+        delivery = self.find(tag)
         if delivery is None:
             raise _unknown(tag)
         return delivery
-
-    def maybe_outstanding(self, tag: i64) -> Delivery | None:
-        """Return the delivery with `tag` if it is still unanswered."""
-        return self._find(tag)
-
-    def maybe_take(self, tag: i64) -> Delivery | None:
-        """Remove and return the delivery with `tag` if it is still unanswered."""
-        return self._maybe_take_one(tag)
-
-    def maybe_take_oldest(self, up_to: i64) -> Delivery | None:
-        """Remove and return the oldest delivery with a tag up to `up_to`, 0: of all; None when all are answered.
-
-        The caller settles or requeues it, and calls `release`.
-        """
-        return self._take_oldest(up_to)
-
-    def restore(self, delivery: Delivery) -> None:
-        """Put back a delivery that `take` returned and that was not released: tx.rollback."""
-        self.unacked_count += 1
-        if delivery.tag <= self.swept_tag:
-            self.swept_tag = delivery.tag - 1
-        index: i64 = delivery.tag - self._first_tag
-        if index < 0 or index >= len(self._entries):
-            self._straggle(delivery)
-            return
-        self._entries[index] = delivery
-        self._live += 1
-        if index < self._head:
-            self._head = index
 
     def close(self) -> None:
         """Send nothing more: the channel ends. Its unacked deliveries are taken back later, step by step."""
@@ -638,7 +408,7 @@ class DeliveryLedger(Waiter):
         Deliveries carry no time of their own, which would cost every one of them. Each call leaves a mark instead,
         "tags below this one were given out by then". So the answer is as exact as the calls are frequent.
         """
-        oldest = self._oldest_tag()
+        oldest = self.oldest_tag()
         if oldest == 0:
             self._marks = _NO_MARKS
             return now_s
@@ -665,33 +435,6 @@ class DeliveryLedger(Waiter):
             if next_tag > tag:
                 return time_s
         return now_s
-
-    def outstanding_between(self, first: i64, last: i64) -> list[int]:
-        """Return the tags from `first` to `last` that wait for their answer, oldest first.
-
-        The cost is the number of outstanding deliveries or the size of the range, whichever is less.
-        """
-        found: list[int] = []
-        stragglers = self._stragglers
-        if last - first < len(stragglers):
-            for number in range(int(first), int(last) + 1):
-                if number in stragglers:
-                    found.append(number)
-        elif stragglers:
-            found = sorted([tag for tag in stragglers if first <= tag <= last])
-        entries = self._entries
-        at: i64 = first - self._first_tag
-        if at < self._head:
-            at = self._head
-        end: i64 = last - self._first_tag + 1
-        if end > len(entries):
-            end = len(entries)
-        while at < end:
-            entry = entries[at]
-            if entry is not None:
-                found.append(int(entry.tag))
-            at += 1
-        return found
 
     def outstanding_for(self, consumer: Consumer) -> list[int]:
         """Return the tags that `consumer` has not answered, oldest first.
@@ -732,137 +475,6 @@ class DeliveryLedger(Waiter):
                     found[owner] = int(entry.tag)
         return found
 
-    def is_oldest(self, tag: i64) -> bool:
-        """Tell whether every delivery below `tag` was answered."""
-        oldest: i64 = self._oldest_tag()
-        return oldest == 0 or oldest >= tag
-
-    def unanswered(self) -> list[Delivery | None]:
-        """Return all unanswered deliveries in the order of their tags, with gaps between them.
-
-        They may be a million. Nothing is done with them but to note them, so that a caller can look at them bit by bit.
-        """
-        found: list[Delivery | None] = [self._stragglers[tag] for tag in sorted(self._stragglers)]
-        found.extend(self._entries[self._head :])
-        return found
-
-    def outstanding_of(self, queue: BaseQueue) -> list[Delivery]:
-        """Return the unanswered deliveries of a queue, in the order of their tags."""
-        return deliveries_of(queue, self.unanswered())
-
-    def _oldest_tag(self) -> int:
-        if self._stragglers:
-            return self._oldest_straggler()
-        entries = self._entries
-        at: i64 = self._head
-        while at < len(entries):
-            entry = entries[at]
-            if entry is not None:
-                return int(entry.tag)
-            at += 1
-        return 0
-
-    def _straggle(self, delivery: Delivery) -> None:
-        if self._stragglers is _NO_STRAGGLERS:
-            self._stragglers = {}
-            self._straggler_tags = []
-        tags = self._straggler_tags
-        if len(tags) > 2 * len(self._stragglers) + COMPACT_MIN:
-            tags[:] = sorted(self._stragglers)
-        self._stragglers[int(delivery.tag)] = delivery
-        heappush(tags, int(delivery.tag))
-
-    def _oldest_straggler(self) -> int:
-        """Return the tag of the oldest straggler; not without any."""
-        tags = self._straggler_tags
-        while tags[0] not in self._stragglers:
-            heappop(tags)
-        return tags[0]
-
-    def _find(self, tag: i64) -> Delivery | None:
-        index: i64 = tag - self._first_tag
-        if index >= self._head and index < len(self._entries):
-            return self._entries[index]
-        if self._stragglers:
-            return self._stragglers.get(int(tag))
-        return None
-
-    def check_outstanding(self, tag: i64) -> None:
-        """Make sure that the delivery with `tag` waits for its answer; 0 stands for all of them, or nothing.
-
-        A delivery that the broker has taken back counts as well.
-
-        Raises:
-            ChannelException: 406, the tag is not outstanding.
-        """
-        if tag != 0 and self._find(tag) is None:
-            self._check_overdue(tag)
-
-    def _maybe_take_one(self, tag: i64) -> Delivery | None:
-        index: i64 = tag - self._first_tag
-        if index >= self._head and index < len(self._entries):
-            delivery = self._entries[index]
-            if delivery is not None:
-                self._entries[index] = None
-                self._live -= 1
-                self.unacked_count -= 1
-                if index == self._head:
-                    self._head = index + 1
-                self._compact()
-                return delivery
-        elif self._stragglers:
-            straggler = self._stragglers.pop(int(tag), None)
-            if straggler is not None:
-                self.unacked_count -= 1
-                return straggler
-        return None
-
-    def _take_oldest(self, up_to: i64) -> Delivery | None:
-        """Remove and return the oldest delivery with a tag of at most `up_to`; 0: no limit."""
-        if self._stragglers:
-            straggler = self._oldest_straggler()
-            if up_to != 0 and straggler > up_to:
-                return None
-            self.unacked_count -= 1
-            return self._stragglers.pop(straggler)
-        entries = self._entries
-        end: i64 = len(entries)
-        head: i64 = self._head
-        while head < end:
-            delivery = entries[head]
-            if delivery is None:
-                head += 1
-                continue
-            if up_to != 0 and delivery.tag > up_to:
-                break
-            entries[head] = None
-            self._head = head + 1
-            self._live -= 1
-            self.unacked_count -= 1
-            return delivery
-        self._head = head
-        self._compact()
-        return None
-
-    def _compact(self) -> None:
-        entries = self._entries
-        size: i64 = len(entries)
-        if self._live == 0:
-            if size:
-                entries.clear()
-            self._head = 0
-        elif self._head > COMPACT_MIN and self._head * 2 > size:
-            del entries[: self._head]
-            self._first_tag += self._head
-            self._head = 0
-        elif size - self._head > SPARSE_MIN and self._live * 8 < size - self._head:
-            for entry in entries:
-                if entry is not None:
-                    self._straggle(entry)
-            entries.clear()
-            self._head = 0
-            self._live = 0
-
 
 def write_pieces(outbox: Outbox, pieces: list[bytes]) -> None:
     """Write a content as the pieces it came in; they may all be small, each a frame."""
@@ -873,11 +485,6 @@ def write_pieces(outbox: Outbox, pieces: list[bytes]) -> None:
             outbox.writer.write(piece)
             if len(outbox.writer) > outbox.piece_bytes:
                 outbox.end_piece()
-
-
-def deliveries_of(queue: BaseQueue, entries: list[Delivery | None]) -> list[Delivery]:
-    """Return those of the deliveries that are of `queue`."""
-    return [entry for entry in entries if entry is not None and entry.queue is queue]
 
 
 def _unknown(tag: i64) -> ChannelException:

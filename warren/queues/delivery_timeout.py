@@ -149,7 +149,7 @@ class DeliveryTimeouts:
             if self._touched.get(key, 0) > limit.at_ms:
                 return 0
             self._touched.pop(key, None)
-        delivery = ledger.maybe_outstanding(limit.tag)
+        delivery = ledger.find(limit.tag)
         if delivery is None:
             return 0
         queue = self._queue

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
-from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.queues.consumer import Consumer
+from warren.queues.delivery import DeliveryLedger
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
@@ -83,7 +84,7 @@ class Dispatch:
                 queue.wake()
                 return
             budget -= 1
-            if not ready.is_ready():
+            if not ready.ready_or_fetch():
                 return  # `Queue.look_again` will continue
             consumer = queue.pick()
             if queue.is_search_long:
@@ -112,16 +113,16 @@ class Dispatch:
         if keeper is not None:
             keeper.expiry.expired_at_hand_out(message, place)
 
-    def is_ready(self) -> bool:
+    def ready_or_fetch(self) -> bool:
         """Tell whether the next message for a basic.get is in memory or does not exist."""
-        return self._ready.is_ready()
+        return self._ready.ready_or_fetch()
 
     def maybe_take(self, ledger: DeliveryLedger) -> Message | None:
         """Take out the message for a basic.get through `ledger`; None: the next one has to be read, or does not exist.
 
         The place is ``ready.next_place``.
         """
-        while self._ready.count > 0 and self.is_ready():
+        while self._ready.count > 0 and self.ready_or_fetch():
             message = self._maybe_take_next(ledger)
             if message is None or not self._is_expired(message):
                 return message
@@ -152,7 +153,7 @@ class Dispatch:
 
     def check_invariants(self, *, is_idle: bool) -> None:
         """Assert that no message waits in vain. For tests. `is_idle`: the queue is not on the runnable list."""
-        if is_idle and self._ready.count > 0 and self._ready.is_ready():
+        if is_idle and self._ready.count > 0 and self._ready.ready_or_fetch():
             assert self._queue.pick() is None, "a message waits although a consumer could take it"
 
 

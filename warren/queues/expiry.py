@@ -25,13 +25,13 @@ from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import EXPIRING, IndexPage, QueueIndex
 from warren.queues.dead_letter import EXPIRED
 from warren.queues.deadlines import Deadlines
-from warren.queues.delivery import Delivery
 from warren.queues.fetch import Fetch, TimeScan
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 from warren.queues.message_deaths import LEAVE_MAX, MessageDeaths
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules
 from warren.queues.timers import NEVER, Timer
+from warren.queues.unacked import Delivery
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
@@ -140,7 +140,7 @@ class Expiry:
     def restored(self, index: QueueIndex) -> None:
         """Find the deadlines in the backlog of a lane, taken over from an earlier process."""
         if index.has_expiring:
-            _EarlyScan(self.log, index, self).go_on()
+            _EarlyScan(self.log, index, self).advance()
 
     def early_found(self, at_ms: i64, place: i64) -> None:
         """Note a message on disk with a time to live of its own."""
@@ -282,7 +282,7 @@ class Expiry:
             # It may have been delivered meanwhile, or have come into memory.
             if queue.ready.take_out(lane_bits | number, message.body_bytes):
                 self._deaths.add(message, lane_bits | number, EXPIRED)
-        if fetch.goes_on():
+        if fetch.fetch_rest():
             return
         self._fetching = False
         fetch.index.unload_candidates += fetch.loaded

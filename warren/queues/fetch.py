@@ -52,7 +52,7 @@ class Fetch(DiskReader):
         """Take the messages that were asked for, in that order; None for one that is gone, or damaged and so lost."""
         raise AssertionError("overridden")
 
-    def goes_on(self) -> bool:
+    def fetch_rest(self) -> bool:
         """Ask for the numbers that were left; False when nothing was left."""
         if not self.left:
             return False
@@ -197,7 +197,7 @@ class TimeScan(DiskReader):
     def page_damaged(self, page: IndexPage) -> None:
         """Do nothing: a later reader of the index page will find the damage."""
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Ask for the next pages, or for the messages of those that are here."""
         if self.index.deleted:
             return
@@ -256,7 +256,7 @@ class TimeScan(DiskReader):
 
     def batch_closed(self) -> None:
         """Continue: messages that were being moved are in their new places."""
-        self.go_on()
+        self.advance()
 
     def pages_read(self, job: PagesRead) -> None:
         """Look at pages that were read. They are not kept."""
@@ -275,7 +275,7 @@ class TimeScan(DiskReader):
                 self._note(number, page_entries(data, 0))
             else:
                 self.page_damaged(page)
-        self.go_on()
+        self.advance()
 
     def _note(self, page_number: i64, entries: vec[i64]) -> None:
         written_lsn: i64 = self.log.written_lsn
@@ -371,7 +371,7 @@ class TimeScan(DiskReader):
                 self.unreadable(number)
             at += 1
         self.paused()
-        self.go_on()
+        self.advance()
 
     def _looks_again(self, page_number: i64) -> bool:
         """Have a page looked at again, once: a message was not where its entry said."""

@@ -155,7 +155,7 @@ class HeldMessages(IndexOwner):
             page_number += 1
         self.memory.unload()
         self.scanning = True
-        _DeadlineScan(self, index).go_on()
+        _DeadlineScan(self, index).advance()
 
     def close(self) -> None:
         """Release everything: the owner is deleted."""
@@ -375,7 +375,7 @@ class HeldMessages(IndexOwner):
             if fetch.left and (self.is_spreading or not (own.may(WRITES) and own.may_give())):
                 own.call_when_open(_Rest(fetch))
                 return
-            if fetch.goes_on():
+            if fetch.fetch_rest():
                 return
         self.fetch_ended(fetch)
         if fetch.told is not None:
@@ -504,7 +504,7 @@ class HeldMessages(IndexOwner):
             message = self.memory.messages.get(number, fetched)
             if message is not None:
                 fetch.found.append(HeldMessage(number, message))
-        if not fetch.goes_on():
+        if not fetch.fetch_rest():
             self.fetch_ended(fetch)
             fetch.told(fetch.found)
 
@@ -592,7 +592,7 @@ class _Rest(IndexOwner):
         self._fetch = fetch
 
     def batch_closed(self) -> None:
-        self._fetch.goes_on()
+        self._fetch.fetch_rest()
 
 
 class _AfterBatch(IndexOwner):

@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
+from warren.queues.consumer import Consumer
 from warren.queues.consumer_groups import PASSED_OVER_PER_MESSAGE
-from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.dispatch import Dispatch
 from warren.queues.shared_keys import SharedKey, SharedKeys
 
@@ -56,7 +57,7 @@ class KeyShared(Dispatch):
         queue = self._queue
         if queue.is_scheduled:
             return -1  # on the runnable list older messages of other keys go first
-        if queue.is_search_long or not self._backlog.is_empty() or queue.is_restrained():
+        if queue.is_search_long or not self._backlog.is_empty() or queue.check_restrained():
             return -1
         text = self.keys.text_of(message)
         key = self.keys.maybe_key(text)
@@ -85,7 +86,7 @@ class KeyShared(Dispatch):
             return False
         if not self._has_room():
             return True  # nobody waits for others
-        if self.keys.is_full() or not backlog.is_ready():
+        if self.keys.is_full() or not backlog.ready_or_fetch():
             return False
         key = self._key_of_head()
         if key is None:
@@ -106,7 +107,7 @@ class KeyShared(Dispatch):
                 queue.wake()
                 return
             budget -= 1
-            if queue.is_restrained() or not self._hand_out_aside(keys.take_open()):
+            if queue.check_restrained() or not self._hand_out_aside(keys.take_open()):
                 return
         self._drain_backlog(budget)
 
@@ -155,9 +156,9 @@ class KeyShared(Dispatch):
                 queue.wake()
                 return
             budget -= 1
-            if not backlog.is_ready():
+            if not backlog.ready_or_fetch():
                 return  # `Queue.look_again` will continue
-            if queue.is_restrained():
+            if queue.check_restrained():
                 return
             text = keys.text_of(backlog.oldest())
             key = keys.maybe_key(text)
@@ -201,11 +202,11 @@ class KeyShared(Dispatch):
         place: i64 = backlog.popped_number
         self.keys.set_aside(key, place, message, place < backlog.delivered_before or message.attempts > 0)
 
-    def is_ready(self) -> bool:
+    def ready_or_fetch(self) -> bool:
         """Look past bound keys for the next message; tell whether it is in memory or does not exist."""
         backlog = self._backlog
         while self.keys.first_free() < 0 and not backlog.is_empty() and not self.keys.is_full():
-            if not backlog.is_ready():
+            if not backlog.ready_or_fetch():
                 return False
             key = self._key_of_head()
             if key is None:
@@ -244,13 +245,13 @@ class KeyShared(Dispatch):
     def check_invariants(self, *, is_idle: bool) -> None:
         """Assert that every waiting message has a reason: no consumer could take it."""
         queue = self._queue
-        if not is_idle or queue.is_restrained():
+        if not is_idle or queue.check_restrained():
             return
         for key in self.keys.all_keys():
             if key.waiting > 0:
                 assert key.out > 0 or not self._has_room(), f"key {key.text!r} waits, and is free"
                 assert _with_room(key.holder) is None, f"key {key.text!r} waits, and its consumer has room"
-        if not self._backlog.is_empty() and self._backlog.is_ready() and not self.keys.is_full():
+        if not self._backlog.is_empty() and self._backlog.ready_or_fetch() and not self.keys.is_full():
             assert not self._has_room(), "the backlog waits, and a consumer has room"
 
 

@@ -89,7 +89,7 @@ class LengthLimit(Room):
             if left == 0:
                 self._timers.at(self._log.now_ms, self._timer)
                 break
-            if self._deaths.must_wait(self._timer) or not ready.is_ready():
+            if self._deaths.must_wait(self._timer) or not ready.ready_or_fetch():
                 break
             left -= 1
             self._deaths.add(ready.take_next(), ready.next_place, MAXLEN)

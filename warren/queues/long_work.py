@@ -75,7 +75,7 @@ class Steps:
 class Job:
     """Work that can stop after each step."""
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         """Continue until no steps are left; True when all is done."""
         raise AssertionError("overridden")
 
@@ -185,7 +185,7 @@ class LongWork:
         """Continue a job, as far as it may and the steps go; True when all is done."""
         own = self._own
         if own is None:
-            done = job.go_on(steps)
+            done = job.run(steps)
             steps.resume()
             return done
         while True:
@@ -193,13 +193,13 @@ class LongWork:
             if not own.may(need):
                 return False
             if need in (NOTHING, HOLD):
-                done = job.go_on(steps)
+                done = job.run(steps)
             else:
                 room: i64 = steps.room  # of a job that has begun this one
                 steps.room = own.room()
                 own.begin()
                 try:
-                    done = job.go_on(steps)
+                    done = job.run(steps)
                 finally:
                     own.end()
                     steps.room = room

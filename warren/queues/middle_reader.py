@@ -49,7 +49,7 @@ class MiddleReader(DiskReader):
         self._waits_for_disk = False
         self.backlog.batch_closed()
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Ask for the next piece of the middle: its index pages if they are absent, else its messages."""
         assert not self.is_reading
         index = self.index
@@ -95,7 +95,7 @@ class MiddleReader(DiskReader):
         middle = self.backlog.middle
         middle.count -= lost
         if middle.count:
-            self.go_on()
+            self.advance()
         if lost:
             self.backlog.on_loaded(lost, sum([int(page.body_bytes) for page in job.damaged_pages]))
 
@@ -187,5 +187,5 @@ class MiddleReader(DiskReader):
         middle.start = self.reading_to
         middle.count -= at - gone
         if middle.count and head.count == 0:
-            self.go_on()
+            self.advance()
         self.backlog.on_loaded(int(lost), int(lost_bytes))

@@ -48,7 +48,7 @@ class OffsetBacklog(Backlog):
         self.tail.append(message, number)
         return number
 
-    def is_ready(self) -> bool:
+    def ready_or_fetch(self) -> bool:
         """Tell whether it is empty: the oldest message is never taken."""
         return self.is_empty()
 

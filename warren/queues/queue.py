@@ -35,10 +35,11 @@ from warren.queues.backlog import Backlog, nobody_waits
 from warren.queues.base_queue import BaseQueue
 from warren.queues.basic_get import serve_waiters
 from warren.queues.commit_gate import CommitGate, fit_gate
+from warren.queues.consumer import Consumer
 from warren.queues.consumer_groups import NOBODY, PASSED_OVER_PER_MESSAGE, ConsumerGroups
 from warren.queues.counters import DeathCounts
 from warren.queues.dead_letter import REJECTED
-from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.dispatch import DRAIN_BUDGET
 from warren.queues.held_lanes import HeldLane
 from warren.queues.lanes import HELD_FROM, UNDELIVERED
@@ -51,6 +52,7 @@ from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import DROP_HEAD, QueueRules
 from warren.queues.selection import Selection
 from warren.queues.selective import Selective
+from warren.queues.unacked import Delivery
 
 
 class Queue(BaseQueue):
@@ -282,7 +284,7 @@ class Queue(BaseQueue):
                 self.wake()
                 return
             budget -= 1
-            if not ready.is_ready():
+            if not ready.ready_or_fetch():
                 return  # `look_again` will continue
             consumer = self.pick()
             if self.is_search_long:
@@ -395,7 +397,7 @@ class Queue(BaseQueue):
         self.is_shut = self.paused or (gate is not None and gate.is_recovering)
         self._restrained = self.is_shut or self.rules.max_unacked >= 0 or self.returning > 0
 
-    def is_restrained(self) -> bool:
+    def check_restrained(self) -> bool:
         """Tell (and note) that the rules do not allow deliveries now. Code that changes that wakes the queue."""
         if self._restrained and (
             self.is_shut or self.returning > 0 or 0 <= self.rules.max_unacked <= self.unacked_count
@@ -449,7 +451,7 @@ class Queue(BaseQueue):
 
     def pick(self) -> Consumer | None:
         """Choose who gets the next message, or None (and note it) when nobody may take one."""
-        if self._restrained and self.is_restrained():
+        if self._restrained and self.check_restrained():
             return None
         groups = self.groups
         consumer = groups.sole
@@ -466,7 +468,7 @@ class Queue(BaseQueue):
         return consumer
 
     def let_wait(self) -> Consumer | None:
-        """Choose nobody for a message that has just come: the search takes long, and is left to the next drain."""
+        """Leave the choice for a message that has just come to the next drain: the search takes long. Return None."""
         if not self.is_scheduled:
             self.is_scheduled = True
             self._runnable.append(self)
@@ -480,5 +482,5 @@ class Queue(BaseQueue):
         keeper = self.keeper
         if keeper is not None:
             keeper.dispatch.check_invariants(is_idle=not self.is_scheduled)
-        elif self.ready.count > 0 and not self.is_scheduled and self.ready.is_ready():
+        elif self.ready.count > 0 and not self.is_scheduled and self.ready.ready_or_fetch():
             assert self.pick() is None, "a message waits although a consumer could take it"

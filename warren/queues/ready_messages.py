@@ -187,14 +187,14 @@ class ReadyMessages:
 
     # --- out, in turn ---------------------------------------------------------------------------------------------
 
-    def is_ready(self) -> bool:
+    def ready_or_fetch(self) -> bool:
         """Tell whether the next message is in memory or does not exist."""
         if self.count == 0:
             return True
         if self._returns and self._is_returned_first():
             return True
         lanes = self._lanes
-        return self._backlog.is_ready() if lanes is None else lanes.backlog(lanes.first()).is_ready()
+        return self._backlog.ready_or_fetch() if lanes is None else lanes.backlog(lanes.first()).ready_or_fetch()
 
     def _is_returned_first(self) -> bool:
         """Tell whether a returned message is before the backlog."""
@@ -210,7 +210,7 @@ class ReadyMessages:
         )
 
     def take_next(self) -> Message:
-        """Take the next message out; `is_ready` has said that it is in memory. `next_place` is where it was."""
+        """Take the next message out; `ready_or_fetch` has said that it is in memory. `next_place` is where it was."""
         if self._returns and self._is_returned_first():
             return self.take_returned(self.returned.first_place())
         lanes = self._lanes
@@ -243,7 +243,7 @@ class ReadyMessages:
         if lane < 0:
             return self.returned.first() if self.returned.count() > 0 else None
         backlog = self.backlog(lane)
-        return backlog.oldest() if backlog.is_ready() else None
+        return backlog.oldest() if backlog.ready_or_fetch() else None
 
     def take_head(self, lane: i64) -> Message:
         """Take out the message that `maybe_head` has returned; place and flag as after `take_next`."""

@@ -23,7 +23,6 @@ from warren.amqp.field_table import decode_table
 from warren.amqp.properties import HEADERS, find_property_from, headers_of
 from warren.msgstore.log.message import HEADER_AT, Message
 from warren.queues.dead_letter import DELIVERY_LIMIT, with_headers, without_header
-from warren.queues.delivery import Delivery
 from warren.queues.held_lanes import HeldLanes
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 from warren.queues.message_deaths import MessageDeaths
@@ -37,6 +36,7 @@ from warren.queues.rules import (
     RETRY_RETURNED,
     QueueRules,
 )
+from warren.queues.unacked import Delivery
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue

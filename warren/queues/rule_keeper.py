@@ -25,7 +25,6 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.basic_get import serve_waiters
-from warren.queues.delivery import Delivery
 from warren.queues.delivery_timeout import DeliveryTimeouts
 from warren.queues.dispatch import Dispatch, PriorityDispatch
 from warren.queues.expiry import Expiry
@@ -40,6 +39,7 @@ from warren.queues.queue_host import QueueHost
 from warren.queues.retry import Retries
 from warren.queues.rules import QueueRules
 from warren.queues.timers import NEVER, Timer
+from warren.queues.unacked import Delivery
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue

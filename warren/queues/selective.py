@@ -29,7 +29,7 @@ from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.queues.dispatch import Dispatch
 from warren.queues.fetch import Fetch
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
@@ -117,7 +117,7 @@ class Search:
         """Note that a message has come into a lane; True when the consumer was through."""
         if lane < self._lane:
             self._lane = lane
-        return self._goes_on()
+        return self._search_again()
 
     def came_back(self, place: i64, ready: ReadyMessages) -> bool:
         """Note that a message has come back; True when the consumer was through."""
@@ -126,9 +126,9 @@ class Search:
             again = sorted({each for each in again if ready.returned.maybe_at(each) is not None})
             self._again = again
         heappush(again, int(place))
-        return self._goes_on()
+        return self._search_again()
 
-    def _goes_on(self) -> bool:
+    def _search_again(self) -> bool:
         if not self.is_through:
             return False
         self.is_through = False
@@ -276,7 +276,7 @@ class Selective(Dispatch):
             search = consumer.search
             if search is None:
                 budget -= 1
-                if not ready.is_ready():
+                if not ready.ready_or_fetch():
                     break  # `Queue.look_again` will continue
                 self._hand_out_next(consumer)
                 continue
@@ -430,11 +430,11 @@ class Selective(Dispatch):
             consumer = search.consumer
             search.check_invariants(self._ready)
             assert search.waits == (search in self._waiting)
-            is_served = not queue.is_restrained() and (active is None or active is consumer)
+            is_served = not queue.check_restrained() and (active is None or active is consumer)
             if is_served and consumer.is_ready() and search.next_place(self._ready) >= 0:
                 assert search.waits or consumer.line is not None, "who could go on does not"
-        assert not self._waiting or self._is_reading or self._window is not None, "nothing is read for who waits"
-        if self._ready.count > 0 and self._ready.is_ready() and not queue.is_restrained():
+        assert not self._waiting or self._is_reading or self._window is not None, "consumers wait, and nothing is read"
+        if self._ready.count > 0 and self._ready.ready_or_fetch() and not queue.check_restrained():
             for consumer in queue.consumers:
                 if consumer.search is None and (active is None or active is consumer) and consumer.is_ready():
                     assert consumer.line is not None, "a message waits although a consumer could take it"

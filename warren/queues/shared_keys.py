@@ -28,7 +28,8 @@ from warren.amqp.field_table import TableWalker
 from warren.amqp.properties import headers_of
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.reclamation import Reclamation, Settle
-from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.queues.consumer import Consumer
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.returned_messages import ReturnedMessages
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from warren.amqp.outbox import Outbox
 
 if TYPE_CHECKING:
     from warren.queues.base_queue import BaseQueue
-    from warren.queues.delivery import Consumer
+    from warren.queues.consumer import Consumer
 
 # How many messages one turn of a consumer has while others wait.
 RUN_MAX: Final = 32

@@ -611,7 +611,7 @@ def by_etcd(settings: Settings, name: str, state: ClusterState, position: Positi
     own_store = "" if store_id == NO_STORE else store_id.hex()
     record = EtcdRecord(etcd, settings.cluster_name, lambda: own_store)
     registry = Registry(etcd, settings.cluster_name)
-    return Election(settings, name, state, position, store_id, record, registry, begin_anew, etcd.traffic)
+    return Election(settings, name, state, position, store_id, record, registry, restart_or_exit, etcd.traffic)
 
 
 def least(settings: Settings) -> int:
@@ -626,12 +626,12 @@ def _is_default(settings: Settings) -> bool:
     return settings.origins.get("min_in_sync", DEFAULT_ORIGIN) == DEFAULT_ORIGIN
 
 
-def begin_anew(goes_on: bool) -> None:
+def restart_or_exit(restarts: bool) -> None:
     """Replace this process by a new one: same id, same arguments, no memory. All files and sockets are closed.
 
     A process that was told to stop ends instead.
     """
     standard_streams.finish()
-    if not goes_on:
+    if not restarts:
         os._exit(0)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -52,8 +52,9 @@ from warren.replication.replica_scrub import ReplicaScrub
 from warren.replication.replica_store import NO_STORE, EntryRefusedError, ReplicaStore
 from warren.server import links_mark
 from warren.server.client_of_node import ClientOfNode
+from warren.server.following import NoLeader, NotPromoted, Passage, ReadableCopy
 from warren.server.logs import get_logger
-from warren.server.management import Health, NoLeader, NotPromoted, Passage, ReadableCopy
+from warren.server.management import Health
 from warren.server.replication import ClusterRefusal
 from warren.server.setting_kinds import Endpoint
 from warren.server.threads import REPLICATION, in_thread
@@ -341,7 +342,7 @@ class Follower:
             # A node that may be elected must notice soon that a process is gone, or that another one leads.
             is_patient = self._election is None
             try:
-                goes_on = await self._follow_once()
+                may_retry_soon = await self._follow_once()
             except _AnotherLeadsError:
                 self._gone("another node leads by now")
             except Refused as refused:
@@ -368,7 +369,7 @@ class Follower:
                 self.life.end()
                 return
             else:
-                is_patient = not goes_on
+                is_patient = not may_retry_soon
             if not is_patient:
                 pause_s = least
             with trio.move_on_after(pause_s):

@@ -30,7 +30,7 @@ from warren.msgstore.files.store_errors import StoreError
 from warren.replication import cluster_port, cluster_state, members
 from warren.replication.advertised import readable_at
 from warren.replication.cluster_state import ClusterState
-from warren.replication.elected_node import begin_anew, by_etcd
+from warren.replication.elected_node import by_etcd, restart_or_exit
 from warren.replication.follower import Follower
 from warren.replication.identity import Identity, identity
 from warren.replication.leader import Leader
@@ -42,8 +42,9 @@ from warren.server.application import NODE
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.clock import SteadyClock
 from warren.server.data_dir import MESSAGES, DataDir
+from warren.server.following import FollowerPlugin, Following
 from warren.server.logs import get_logger
-from warren.server.management import FollowerPlugin, Following, Listening, Plugin
+from warren.server.management import Listening, Plugin
 from warren.server.message_store import EXIT_CODE
 from warren.server.network.tls import maybe_server_tls
 from warren.server.process import STRAY_SIGNALS, SWITCH_INTERVAL_S, serve_locked
@@ -162,7 +163,7 @@ async def _take_part(
                 await nursery.start(tasks.begin, "cluster port", leader.listen, tasks, election.store_id(), ended.epoch)
                 ended = await serve_locked(settings, plugins, read_again, leader, ended.epoch, election.store_id())
                 if election.begins_anew():
-                    begin_anew(True)  # it could not hand over in time
+                    restart_or_exit(True)  # it could not hand over in time
             nursery.cancel_scope.cancel()
         return ended
     finally:

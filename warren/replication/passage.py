@@ -24,7 +24,7 @@ from warren.replication.identity import Identity
 from warren.replication.newcomers import Newcomer
 from warren.replication.wire import TlsWire, Wire, shake_hands
 from warren.server.client_of_node import ClientOfNode
-from warren.server.management import NoLeader, Passage
+from warren.server.following import NoLeader, Passage
 from warren.server.setting_kinds import Endpoint
 
 PASSAGE_S: Final = 3.0

@@ -193,23 +193,23 @@ class Application:
         self._held_links = HeldLinks(self._broker.parameters, marked)
         self._authenticator = make_authenticator(self._broker.access, self._upgrade_user)
         self._management = Management(
-            self._broker,
-            settings,
-            self._authenticator,
-            self._messages,
-            self._reactor,
-            DirectClients(self._broker.open_direct, self._settle),
-            self._settle,
-            self._health,
-            self._tls,
-            self._clock.now_ms(),
-            settings.limits.memory_high_watermark.limit_bytes(total_memory_bytes()),
-            self.tasks,
-            descriptors,
-            self._clock.now_ms,
-            self._images,
-            self._writer,
-            self._held_links,
+            broker=self._broker,
+            settings=settings,
+            authenticator=self._authenticator,
+            messages=self._messages,
+            reactor=self._reactor,
+            clients=DirectClients(self._broker.open_direct, self._settle),
+            settle=self._settle,
+            health=self._health,
+            tls=self._tls,
+            started_ms=self._clock.now_ms(),
+            memory_limit_bytes=settings.limits.memory_high_watermark.limit_bytes(total_memory_bytes()),
+            tasks=self.tasks,
+            descriptors=descriptors,
+            clock_ms=self._clock.now_ms,
+            images=self._images,
+            catalogue=self._writer,
+            held_links=self._held_links,
             cluster=None if replication is None else replication.status,
             replication=replication,
             span_export=self._span_export,
@@ -318,7 +318,7 @@ class Application:
         self._asked_to_stop.set()
 
     def abort(self) -> None:
-        """Have `run` close all sockets and end with nothing more committed. Not before it serves."""
+        """Close all sockets, and end `run` without committing more. Call only after `run` serves."""
         self._reactor.stop()
         assert self._nursery is not None
         self._nursery.cancel_scope.cancel()

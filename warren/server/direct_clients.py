@@ -129,7 +129,7 @@ class DirectClient:
         """Make staged messages wait for `commit` from now on; traces and spans tell of them if `is_announced`."""
         await self.call(m.TxSelect())
         if not is_announced:
-            self.session.tell_nobody()
+            self.session.disable_tracing()
 
     async def put(self, publishes: bytes) -> None:
         """Publish staged messages; waits while publishers are blocked.
@@ -163,7 +163,7 @@ class DirectClient:
         """
         assert self.session.transaction is not None
         check = CommitCheck(mandatory=mandatory, purged=self._maybe_purgeable(purged))
-        while not check.go_on(self.session.transaction.publishes, Steps(STEPS_AT_ONCE)):
+        while not check.run(self.session.transaction.publishes, Steps(STEPS_AT_ONCE)):
             await trio.lowlevel.checkpoint()
         return _checked(check, self.session.vhost.name)
 
@@ -210,7 +210,7 @@ class DirectClient:
         await self._woken.wait()
         self._woken = trio.Event()
         if self.session.commands:
-            self.session.go_on()
+            self.session.resume()
             self._settle()
 
 

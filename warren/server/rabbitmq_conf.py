@@ -404,7 +404,7 @@ class _Composition:
     def _first_user(self) -> None:
         name, password = self._pop_one("default_user"), self._pop_one("default_pass")
         if name is not None and name.value != "guest" and password is None:
-            self._refuse([name], "needs default_pass as well: everybody knows the default")
+            self._refuse([name], "set default_pass too: the default password is public")
         else:
             for setting, line in (("default_user", name), ("default_pass", password)):
                 if line is not None:

@@ -124,7 +124,7 @@ class LimitSettings:
         default=2047, metadata=about(integer_kind(1, 65535), "most channels of a connection, offered in tune")
     )
     heartbeat_s: int = field(
-        default=60, metadata=about(integer_kind(0, 65535), "heartbeat interval offered in tune; 0 is none")
+        default=60, metadata=about(integer_kind(0, 65535), "heartbeat interval offered in tune; 0: no heartbeats")
     )
     max_message_bytes: int = field(default=128 << 20, metadata=about(size_kind(1, 512 << 20), "largest message body"))
     content_timeout_s: float = field(

@@ -154,7 +154,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     if settings.endpoint("amqp") is None and settings.endpoint("amqps") is None:
         yield wrong("amqp", "neither amqp nor amqps has an address to listen on")
     if settings.default_user != "guest" and settings.origins["default_pass"] == DEFAULT_ORIGIN:
-        yield wrong("default_user", "needs default_pass, which everybody knows otherwise")
+        yield wrong("default_user", "set default_pass too: the default password is public")
     for key in WITH_TLS:
         if settings.endpoint(key) is not None and settings.tls.certificate is None:
             yield wrong(key, "needs tls.certificate")

@@ -177,7 +177,7 @@ class DrainReader(QueryReader):
         if before is None:
             return begun
         if before.id != session.id:
-            self._lost(f"queue {queue!r}, or its session {self.name!r}, was deleted and made anew")
+            self._lost(f"queue {queue!r}, or its session {self.name!r}, was deleted and created again")
             return begun
         if not is_compared:
             divergence = self._remembered.maybe_divergence(queue, lives, before.life, before.next)
@@ -205,5 +205,5 @@ class DrainReader(QueryReader):
 
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:
-            raise DataLoss(f"{what}. With failOnDataLoss false the query goes on with what is there")
+            raise DataLoss(f"{what}. Set failOnDataLoss=false to continue with what is there")
         say(what)

@@ -390,7 +390,7 @@ class Export:
             part = found if found.partitions is None else self._client.describe(name)
             before = positions.get(name)
             if before is not None and before.id != part.id:
-                raise AnotherQueue(f"{name} was deleted and made anew: use another directory")
+                raise AnotherQueue(f"{name} was deleted and created again: use another directory")
             if before is not None:
                 divergence = self._remembered.maybe_divergence(name, part.lives, before.life, before.next)
                 if divergence is not None:
@@ -479,7 +479,7 @@ class Export:
         elif position.next < session.first and not self._options.skip_lost:
             raise DataLoss(
                 f"the claims from {position.next} to {session.first} of {name} are gone: released, and then they come "
-                "again, or taken by an export into a copy of this directory. With --skip-lost this one goes on"
+                "again, or taken by an export into a copy of this directory. With --skip-lost this one continues"
             )
         divergence = self._remembered.maybe_divergence(name, session.lives, position.life, position.next)
         if divergence is not None:

@@ -463,7 +463,7 @@ def _subscription(given: Given) -> tuple[tuple[str, ...], str | None, Mapping[st
     if len(names) != 1:
         raise OptionError(
             "one of the options subscribe, queue, subscribePattern and assign says what to read"
-            + (f", and there are {', '.join(names)}" if names else f", and there is none; {NO_TABLES}")
+            + (f", and there are {', '.join(names)}" if names else f", and there are no tables; {NO_TABLES}")
         )
     text = given.text(names[0]) or ""
     if names[0] == "subscribePattern":

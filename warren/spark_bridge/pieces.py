@@ -129,7 +129,7 @@ def maybe_left_of(client: BrokerClient, wanted: Range) -> Range | None:
         return None
     id, _, life = wanted.id.partition("@")
     if found.id != id:
-        say(f"{wanted.name} was deleted and made anew")
+        say(f"{wanted.name} was deleted and created again")
         return None
     end = wanted.end
     divergence = found.lives.maybe_divergence(wanted.name, life, end) if found.lives is not None and life else None

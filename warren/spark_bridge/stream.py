@@ -47,7 +47,7 @@ from warren.spark_bridge.worker_output import say
 IDLE_PAUSE_S: Final = 0.05
 IDLE_PAUSES: Final = 4  # a look at many partitions takes long: it is made after so many times that
 IDLE_PAUSE_MAX_S: Final = 5.0
-_HINT: Final = "With failOnDataLoss false the query goes on behind what is lost"
+_HINT: Final = "Set failOnDataLoss=false to continue after the gap"
 
 Offset = dict[str, Any]
 Clock = Callable[[], float]
@@ -232,7 +232,7 @@ class StreamReader(QueryReader):
             return self._at(part.name, begun, base)
         position = before._replace(base=None)
         if before.id != incarnation:
-            self._lost(f"stream {part.name!r} was deleted and made anew; it had been read up to offset {before.next}")
+            self._lost(f"stream {part.name!r} was deleted and created again; it was read up to offset {before.next}")
             return self._at(part.name, position._replace(id=incarnation, base=first), first)
         divergence = self._remembered.maybe_divergence(part.name, part.found.lives, before.life, before.next)
         if divergence is not None:

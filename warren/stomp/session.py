@@ -33,8 +33,10 @@ from warren.channels.session import Session
 from warren.channels.topology import check_name, run_topology
 from warren.channels.transaction import Commit, Rollback, Transaction, new_transaction
 from warren.msgstore.log.message import HEADER_AT, Envelope, Message
-from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.consumer import Consumer
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.long_work import Job, Steps
+from warren.queues.unacked import Delivery
 from warren.stomp.conversion import argument_value, headers_of_message, is_queue_argument, properties_of
 from warren.stomp.destinations import (
     AMQ_QUEUE,
@@ -206,10 +208,6 @@ class StompLedger(DeliveryLedger):
         if len(out) > outbox.piece_bytes:
             outbox.end_piece()
 
-    def is_out(self, tag: int) -> bool:
-        """Tell whether the delivery with `tag` waits for its answer."""
-        return self._find(tag) is not None
-
     def forget(self, consumer_tag: str) -> None:
         """Forget a consumer that is gone, unless some of its deliveries may still be answered."""
         if not self.cumulative.get(consumer_tag, True):
@@ -247,7 +245,7 @@ class CumulativeAnswer(Job):
         self._is_nack = is_nack
         self._requeue = requeue
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         tags = self._tags
         session = self._session
         session.transaction = self._transaction
@@ -278,8 +276,8 @@ class Abort(Rollback):
         if consumer is not None and consumer.tag in self._cumulative:
             self._tags.setdefault(consumer.tag, []).append(int(delivery.tag))
 
-    def go_on(self, steps: Steps) -> bool:
-        if not super().go_on(steps):
+    def run(self, steps: Steps) -> bool:
+        if not super().run(steps):
             return False
         for consumer_tag, tags in self._tags.items():
             steps.left -= len(tags) // TAGS_PER_STEP
@@ -644,7 +642,7 @@ class StompSession(Session):
 
     def is_out(self, tag: int) -> bool:
         """Tell whether a delivery waits for its answer."""
-        return self._ledger.is_out(tag)
+        return self._ledger.is_outstanding(tag)
 
     def answered(self, consumer_tag: str) -> None:
         """Forget a subscription that has ended when its last delivery is answered."""

@@ -147,9 +147,9 @@ class Compaction:
             self._row = 0
         else:
             self._row = raw.count if marking else i64(0)
-        self.go_on()
+        self.advance()
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Look at the next messages of the chunk that is here."""
         if self._ends():
             return
@@ -300,7 +300,7 @@ class Compaction:
         if self._ends():
             return
         if self._raw is not None:
-            self.go_on()
+            self.advance()
         else:
             self._swap()
 
@@ -389,7 +389,7 @@ class _Pause(Errand):
         """Do nothing."""
 
     def finished(self) -> None:
-        self._compaction.go_on()
+        self._compaction.advance()
 
 
 class _Swap(Removal):

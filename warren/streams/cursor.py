@@ -6,7 +6,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.queues.selection import Selection
 from warren.streams.consumer import Filter, Start
 from warren.streams.groups import Member

@@ -27,9 +27,10 @@ from mypy_extensions import i64
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.queues.delivery import Consumer, Delivery
+from warren.queues.consumer import Consumer
 from warren.queues.queue_host import QueueHost
 from warren.queues.timers import Timer
+from warren.queues.unacked import Delivery
 from warren.streams.cursor import SOUGHT, Cursor
 from warren.streams.groups import COMMIT_MS, GROUPS_MAX, Group, Member, StreamGroups
 

@@ -64,7 +64,7 @@ def seek(stream: Stream, time_ms: i64, told: Callable[[int], None]) -> None:
     if offset > messages.tail_from() or messages.middle.count == 0 or index is None:
         told(int(offset))
     else:
-        _TimeSearch(stream, index, time_ms, messages.first_unsealed(), offset, told).go_on()
+        _TimeSearch(stream, index, time_ms, messages.first_unsealed(), offset, told).advance()
 
 
 class _TimeSearch:
@@ -82,7 +82,7 @@ class _TimeSearch:
         self._loaded: list[int] = []
         self._sealed_end: i64 = stream.messages.sealed_end()
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Look at the message in the middle, or tell."""
         if self.stream.deleted:
             return
@@ -103,7 +103,7 @@ class _TimeSearch:
             self._low = offset + 1
         else:
             self._high = offset
-        self.go_on()
+        self.advance()
 
 
 class _TimeRead(OffsetRead):

@@ -32,7 +32,7 @@ from warren.msgstore.log.message_log import Damage
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.log.sealed_table import SealedChunk, SealedStream, SealedTable
 from warren.queues.base_queue import BaseQueue
-from warren.queues.delivery import Consumer, Delivery
+from warren.queues.consumer import Consumer
 from warren.queues.dispatch import DRAIN_BUDGET
 from warren.queues.held_messages import HeldMessages
 from warren.queues.lanes import DELAYED, STREAM_GROUPS
@@ -42,6 +42,7 @@ from warren.queues.outcome import ACCEPTED, REPEATED
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules
 from warren.queues.selection import Selection
+from warren.queues.unacked import Delivery
 from warren.streams.backlog import StreamBacklog
 from warren.streams.chunk_reader import ChunkReader
 from warren.streams.compaction import Compactor

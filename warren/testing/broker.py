@@ -288,7 +288,7 @@ class Broker(Assertions):
         try:
             yield
         finally:
-            self._kept.clock.go_on()
+            self._kept.clock.resume()
 
     # --- what the parts need ----------------------------------------------------------------------------------------
 

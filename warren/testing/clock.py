@@ -53,7 +53,7 @@ class MovableClock:
         ahead_ns, stopped_ns = self._state
         self._state = (ahead_ns, passed_ns() if stopped_ns is None else stopped_ns)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let time pass again, from where it stands."""
         ahead_ns, stopped_ns = self._state
         if stopped_ns is not None:

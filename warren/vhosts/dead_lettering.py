@@ -206,7 +206,7 @@ class DeadLettering(Job):
             return WRITES
         return NOTHING if under_way.holds else HOLD
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         line = self._line
         may_exceed = not self._beginning  # one letter at least in a turn
         self._placing = True

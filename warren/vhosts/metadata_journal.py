@@ -164,7 +164,7 @@ class _Putting(Job):
     def need(self) -> i64:
         return HOLD if self._waits and not self._holds else NOTHING
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         journal = self._journal
         if not self._holds and self._left * CHANGE_STEPS > steps.left:
             if not journal.log.hold():

@@ -157,7 +157,7 @@ class _AppliedRead(Fetch):
 
     def fetched(self, messages: list[Message | None]) -> None:
         self._lane.drop_applied(self.numbers, messages)
-        self.goes_on()
+        self.fetch_rest()
 
 
 class _ChangesRead(Fetch):

@@ -76,7 +76,9 @@ def route_released(vhost: VirtualHost, exchange: Exchange, message: Message) -> 
     routed = route_own(
         vhost, exchange, keys, Content(message.header_payload())
     )  # without a time: nothing holds it again
-    routed.has_to_wait = message.persistent and len(routed.queues) > QUEUES_AT_ONCE and not vhost.log.may_hold()
+    routed.has_to_wait = (
+        message.persistent and len(routed.queues) > QUEUES_AT_ONCE and not vhost.log.holdable_or_close()
+    )
     return routed
 
 
@@ -110,7 +112,7 @@ class _Spreading(Job):
     def need(self) -> i64:
         return NOTHING if self._holds or not self._message.persistent else HOLD
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         message = self._message
         log = self._log
         if message.persistent and not self._holds:

@@ -59,7 +59,7 @@ class PolicyRun(Job):
         self._next = 0
         self._later = {}
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         self._is_under_way = True
         vhost = self._vhost
         policies = vhost.policies
@@ -135,7 +135,7 @@ class FirstPolicies(Job):
         self._names = names if vhost.policies.size > 0 else []
         self._next: int = 0
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         policies = self._vhost.policies
         while self._next < len(self._names):
             if steps.left <= 0:

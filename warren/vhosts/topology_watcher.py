@@ -12,7 +12,7 @@ from mypy_extensions import mypyc_attr
 
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ class Unbinding(Job):
         self._unbound: list[Binding] = []  # from the source that is next
         self._is_unbound: bool = False
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         while self._gone:
             gone = self._gone[0]
             if not self._begun:

@@ -356,7 +356,7 @@ class VirtualHost(ExchangeHost):
         return ticket
 
     def change_arguments(self, queue: BaseQueue, arguments: bytes) -> int:
-        """Have a durable `queue` follow other arguments than it was declared with. Return the ticket to wait for.
+        """Replace the arguments of a durable `queue`. Return the ticket to wait for.
 
         Raises:
             ChannelException: 406, they are not acceptable; nothing is changed then.
@@ -403,7 +403,9 @@ class VirtualHost(ExchangeHost):
         *,
         is_last: bool = True,
     ) -> int:
-        """Bind, once. Return the ticket to wait for. Not `is_last`: more bindings follow before partitions have to.
+        """Bind, once. Return the ticket to wait for.
+
+        `is_last=False`: more bindings follow; partitions are updated with the last.
 
         A queue gets earlier messages that `source` remembers before this, or never (`maybe_bind_job`).
 

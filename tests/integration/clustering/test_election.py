@@ -158,12 +158,12 @@ def test_clients_of_any_node_are_served_whoever_leads(nodes: list[ElectingNode])
     wait_until(lambda: len(confirmed) > 50, "messages to be confirmed")
     first.process.kill()
 
-    def go_on() -> bool:
+    def resume() -> bool:
         return all(sum(body.startswith(node.name.encode()) for body in confirmed[before:]) > 20 for node in others)
 
     second = leader_of(others)
     before = len(confirmed)
-    wait_until(go_on, "the clients of both nodes to go on")
+    wait_until(resume, "the clients of both nodes to go on")
     is_over.set()
     for thread in publishers:
         thread.join(60)

@@ -18,6 +18,7 @@ from warren.amqp10.values import Array, Described, Symbol, Timestamp, UByte, UIn
 from warren.engine_view.engine_view import EngineView
 from warren.engine_view.refs import QueueRef
 from warren.queues.delay import DELAY_MAX_MS
+from warren.queues.unacked import deliveries_of
 
 from .test_publishing import error_of
 
@@ -196,7 +197,8 @@ def test_annotations_that_are_added_over_and_over_come_to_an_end(harness: Harnes
         client.settle(number, number, MODIFIED, fields=[False, False, {Symbol(f"x-{number}"): "x" * 900}])
         client.credit(0, 1, count=number + 1)
     (message_,) = [
-        each.message for each in next(iter(client.peer.channels.values())).ledger.outstanding_of(harness.queue("q"))
+        each.message
+        for each in deliveries_of(harness.queue("q"), next(iter(client.peer.channels.values())).ledger.unanswered())
     ]
     assert 15_000 < len(message_.header_payload()) < ANNOTATED_MAX_BYTES + ANNOTATIONS_MAX_BYTES
 

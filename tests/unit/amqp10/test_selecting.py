@@ -15,7 +15,7 @@ from warren.amqp.field_table import Table, encode_table
 from warren.amqp10.performatives import ACCEPTED, MODIFIED, REJECTED, RELEASED
 from warren.amqp10.values import Described, Symbol, UInt
 from warren.queues.base_queue import BaseQueue
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.queues.dispatch import DRAIN_BUDGET
 from warren.queues.selective import SELECTIVE_MAX, THIN_OUT_AFTER, TURN_LOOKS, WINDOW_MESSAGES, Search, Selective
 

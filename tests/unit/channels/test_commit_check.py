@@ -23,7 +23,7 @@ def checked(client: Client, steps: int = ALL_STEPS) -> CommitCheck:
     """Return the check of the present transaction, without promises, `steps` steps at a time."""
     check = CommitCheck(mandatory=False)
     publishes = transaction_of(client).publishes
-    while not check.go_on(publishes, Steps(steps)):
+    while not check.run(publishes, Steps(steps)):
         pass
     return check
 
@@ -32,7 +32,7 @@ def promised(client: Client) -> CommitCheck:
     """Return the check of what is in the transaction now; its promises hold until it ends."""
     check = CommitCheck(mandatory=True)
     check.is_promised = True
-    assert check.go_on(transaction_of(client).publishes, Steps(ALL_STEPS))
+    assert check.run(transaction_of(client).publishes, Steps(ALL_STEPS))
     return check
 
 
@@ -66,7 +66,7 @@ def test_only_a_batch_that_is_mandatory_fails_for_what_nobody_would_get() -> Non
     put(client, "nobody")
     for mandatory in (False, True):
         check = CommitCheck(mandatory=mandatory)
-        assert check.go_on(transaction_of(client).publishes, Steps(ALL_STEPS))
+        assert check.run(transaction_of(client).publishes, Steps(ALL_STEPS))
         assert check.has_passed() is not mandatory
 
 

@@ -11,7 +11,7 @@ from warren.amqp import methods as m
 from warren.channels.consuming import REPLY_TO_NAME, cancel_by_broker, cancel_by_operator
 from warren.channels.ending import force_close
 from warren.channels.session import Session
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.vhosts.topology_watcher import TopologyWatcher
 
 End = Callable[[Harness, Client, Consumer], None]

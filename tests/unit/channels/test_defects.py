@@ -18,7 +18,7 @@ from warren.channels.ending import close_broken
 from warren.exchanges.binding import Binding
 from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.base_queue import BaseQueue
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.queues.long_work import REST_MS
 from warren.queues.queue import Queue
 from warren.vhosts import metadata_lane

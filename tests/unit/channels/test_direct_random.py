@@ -172,7 +172,7 @@ class ByValues:
             session.command(command)
         self.harness.settle()
         while session.commands:
-            session.go_on()
+            session.resume()
             self.harness.settle()
         (answer,) = session.peer.answers
         session.peer.answers.clear()

@@ -83,7 +83,7 @@ def test_a_command_that_has_to_wait_is_done_before_later_ones() -> None:
     session.command(delete("q"))
     assert not answers_of(session) and len(session.commands) == 2
     session.peer.resume(PAUSED_WORK)
-    session.go_on()
+    session.resume()
     assert answers_of(session) == [m.QueueDeclareOk("q", 0, 0), m.QueueDeleteOk(0)]
     assert not session.commands
 
@@ -152,7 +152,7 @@ def test_a_session_that_is_closed_from_outside_answers_with_the_reason() -> None
     session.command(QueueDeclaration("q", durable=False))
     harness.broker.shut_down("shutdown")
     harness.settle()
-    session.go_on()
+    session.resume()
     (refused,) = answers_of(session)
     assert isinstance(refused, ConnectionException)
     assert (refused.reply_code, refused.explanation) == (320, "broker forced connection closure with reason 'shutdown'")
@@ -190,7 +190,7 @@ def test_a_publish_waits_while_publishers_are_blocked() -> None:
     harness.broker.set_alarm("disk", False)
     harness.settle()
     assert session.peer.paused == 0
-    session.go_on()
+    session.resume()
     harness.settle()
     assert answers_of(session) == [Published(True, True)]
 
@@ -248,7 +248,7 @@ def test_staged_messages_wait_where_publishers_are_blocked_and_none_is_published
     assert len(session.commands) == 1
     harness.broker.set_alarm("memory", False)
     harness.settle()
-    session.go_on()
+    session.resume()
     assert session.transaction is not None and len(session.transaction.publishes) == 3
 
 

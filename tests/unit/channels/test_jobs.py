@@ -145,7 +145,7 @@ class Defect(Job):
     def __init__(self) -> None:
         self.has_failed = False
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         raise MemoryError
 
     def failed(self) -> bool:

@@ -17,7 +17,7 @@ from warren.amqp.codec import method_frame
 from warren.gateway.answers import HELD_BYTES_MAX
 from warren.gateway.clients import LEAVING, LINGER_S, PASSED, SHAKING, SILENT_S, UNSENT_S, WAITING, Client, Clients
 from warren.gateway.ends import RECEIVE_BYTES, End
-from warren.server.management import Passage
+from warren.server.following import Passage
 from warren.server.network.acceptor import Listener
 from warren.server.network.admission import Admission
 from warren.server.network.handshakes import Handshakes

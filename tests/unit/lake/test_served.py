@@ -154,4 +154,4 @@ def test_the_process_ends_with_its_input_and_says_lines_of_json_only() -> None:
     assert all(isinstance(json.loads(line), dict) for line in io.BytesIO(rest))
     assert any(each.get("memory_bytes", 0) > 1 << 20 for each in lines)
     last = next(each for each in lines if each.get("state") == "ended")
-    assert last["reason"] == "to: which table it is to be is not said"
+    assert last["reason"] == 'missing "to": the target table'

@@ -540,7 +540,7 @@ def test_a_parameter_that_cannot_be_deleted_is_no_error_of_the_link(
 def test_the_host_is_called_what_the_broker_is_called_and_has_its_password(place: Place) -> None:
     host: Host = place.host
     assert host.cluster_name == place.harness.broker.cluster_name()
-    assert host.node_name == place.harness.broker.node_name()
+    assert host.node_name == place.harness.broker.node
     assert host.local_login() == (INTERNAL_USER, "secret")
 
 

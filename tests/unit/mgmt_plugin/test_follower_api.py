@@ -12,8 +12,9 @@ import trio
 from warren.mgmt_plugin.follower_api import FollowerApi
 from warren.mgmt_plugin.http.server import HttpError, Request, Response
 from warren.server.client_of_node import ClientOfNode
+from warren.server.following import Following, NoLeader, NotPromoted, Passage
 from warren.server.logins.passwords import hash_password
-from warren.server.management import Following, Health, NoLeader, NotPromoted, Passage
+from warren.server.management import Health
 from warren.server.settings import Settings
 from warren.server.supervision import Supervision
 from warren.vhosts.metadata import UserPut

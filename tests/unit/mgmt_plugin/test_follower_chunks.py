@@ -12,7 +12,7 @@ from warren.mgmt_plugin.http.server import HttpError, Request, Response
 from warren.mgmt_plugin.resources.ranges import incarnation
 from warren.msgstore.log.columns import BODIES, ColumnsWriter, maybe_head
 from warren.msgstore.log.message import Envelope, build_message
-from warren.server.management import Following, ReadableCopy
+from warren.server.following import Following, ReadableCopy
 
 STORE = bytes(range(16))
 ID = incarnation(STORE, 7)

@@ -62,7 +62,7 @@ def test_requests_of_users_keep_their_places_and_health_is_answered_beside_them(
     monkeypatch.setattr(slots_module, "RESERVED", 2)
 
     async def test(server: Server) -> None:
-        go_on = trio.Event()
+        resume = trio.Event()
         asked = 0
 
         async def respond(request: Request) -> Response:
@@ -70,7 +70,7 @@ def test_requests_of_users_keep_their_places_and_health_is_answered_beside_them(
             if request.path == "/any":
                 request.identified("alice")
                 asked += 1
-                await go_on.wait()
+                await resume.wait()
             return Response(200, b"done")
 
         server.respond = respond
@@ -88,7 +88,7 @@ def test_requests_of_users_keep_their_places_and_health_is_answered_beside_them(
             assert (status, headers["connection"], headers["retry-after"]) == (503, "close", "1")
             silent = [await trio.open_tcp_stream(*server.address) for _ in range(20)]
             assert (await server.get("/health"))[0] == 200
-            go_on.set()
+            resume.set()
         assert [answer.endswith(b"done") for answer in answers] == [True] * 6
         for stream in silent:
             await stream.aclose()

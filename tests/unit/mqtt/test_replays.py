@@ -197,7 +197,7 @@ def subscribe(client: MqttClient, filter_: str, qos: int, *, packet_id: int = 1,
     client.harness.settle()
 
 
-def go_on(harness: Harness) -> None:
+def resume(harness: Harness) -> None:
     harness.hold_commits = False
     harness.settle()
 
@@ -211,7 +211,7 @@ def test_retained_messages_follow_a_suback_that_waits_for_the_disk(version: int,
     subscribe(client, "a/#", qos)
     subscribe(client, "a/1", qos, packet_id=2)
     assert kinds(client) == []
-    go_on(harness)
+    resume(harness)
     came = client.take()
     order = [each.kind for each in came]
     if clean:
@@ -229,7 +229,7 @@ def test_a_later_answer_that_waits_holds_back_no_retained_messages() -> None:
     harness.hold_commits = True
     subscribe(client, "a/2", 1, packet_id=2)
     assert kinds(client) == [9, 3]
-    go_on(harness)
+    resume(harness)
     assert kinds(client) == [9, 3]
 
 
@@ -238,7 +238,7 @@ def test_what_is_unsubscribed_while_suback_waits_is_not_sent(qos: int) -> None:
     harness, client = held_up(4, qos, clean=False)
     subscribe(client, "a/#", qos)
     client.peer.feed(packet(10, 2, b"\0\x02" + text("a/#")))
-    go_on(harness)
+    resume(harness)
     assert kinds(client) == [9, 11]
 
 
@@ -246,7 +246,7 @@ def test_a_subscription_that_is_changed_while_suback_waits_sends_as_it_is_now() 
     harness, client = held_up(5, 1, clean=False)
     subscribe(client, "a/1", 0)
     subscribe(client, "a/1", 1, packet_id=2, retain_handling=1)
-    go_on(harness)
+    resume(harness)
     came = client.take()
     assert came[0].kind == 9
     assert [message(each, 5).qos for each in came if each.kind == 3] == [1]
@@ -256,13 +256,13 @@ def test_a_client_that_leaves_before_its_suback_finds_them_later_if_its_session_
     harness, client = held_up(4, 1, clean=False)
     subscribe(client, "a/#", 1)
     client.hang_up()
-    go_on(harness)
+    resume(harness)
     assert ready(harness, "r") == 3
     assert len(harness.broker.work) == 0
     harness, client = held_up(4, 1, clean=True)
     subscribe(client, "a/#", 1)
     client.hang_up()
-    go_on(harness)
+    resume(harness)
     assert harness.vhost.queues == {} and len(harness.broker.work) == 0
 
 
@@ -278,7 +278,7 @@ def test_a_client_that_reads_slowly_gets_what_several_subacks_held_back() -> Non
     subscribe(client, "a/#", 0)
     subscribe(client, "a/+", 0, packet_id=2)
     subscribe(client, "+/1", 0, packet_id=3)
-    go_on(harness)
+    resume(harness)
     topics: list[str] = []
     while came := publishes(client):
         topics += came

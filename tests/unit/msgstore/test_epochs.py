@@ -148,7 +148,7 @@ class _Lives:
         self.client = self.harness.channel()
         self.client.call(1, queue_declare("q", durable=True))
 
-    def go_on(self, *, clean: bool) -> None:
+    def start_again(self, *, clean: bool) -> None:
         self.harness = self.harness.restart(clean=clean)
         self.client = self.harness.channel()
 
@@ -171,7 +171,7 @@ def test_every_start_has_an_entry_in_the_checkpoint_as_long_as_its_segments_are_
     lives = _Lives()
     for _ in range(3):
         lives.publish()
-        lives.go_on(clean=clean)
+        lives.start_again(clean=clean)
     lives.checkpoint()
     found = lives.checkpoint()
     assert [each.epoch for each in found["epochs"]] == [1, 2, 3, 4]
@@ -188,5 +188,5 @@ def test_every_start_has_an_entry_in_the_checkpoint_as_long_as_its_segments_are_
         "the one that ended where the oldest segment begins stays"
     )
     epochs = lives.harness.broker.log.epochs.entries
-    lives.go_on(clean=clean)
+    lives.start_again(clean=clean)
     assert lives.harness.broker.log.epochs.entries[:-1] == epochs

@@ -21,7 +21,7 @@ class Fetched(Fetch):
 
     def fetched(self, messages: list[Message | None]) -> None:
         self.messages = messages
-        self.goes_on()
+        self.fetch_rest()
 
 
 @pytest.mark.parametrize("gone", [[3], [0, 1], [COUNT - 1], list(range(1, COUNT))], ids=str)

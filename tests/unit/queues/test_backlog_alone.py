@@ -86,7 +86,7 @@ class Waiting:
         """Take out and settle the oldest message, read from disk if it has to be; return its number."""
         if self.backlog.is_empty():
             return None
-        while not self.backlog.is_ready():
+        while not self.backlog.ready_or_fetch():
             assert self.log.read_jobs, "it waits for nothing"
             self.store.rest()
         assert self.backlog.oldest().body() == self.bodies[min(self.bodies)]
@@ -355,7 +355,7 @@ def _found_after_a_restart(waiting: Waiting) -> dict[int, bytes]:
     backlog = Backlog(log, lambda lost, _: losses.append(lost))
     backlog.restore(index)
     while not backlog.is_empty():
-        while not backlog.is_ready():
+        while not backlog.ready_or_fetch():
             assert log.read_jobs, "it waits for nothing"
             jobs, log.read_jobs = log.read_jobs, []
             for job in jobs:

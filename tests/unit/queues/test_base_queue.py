@@ -14,7 +14,7 @@ from warren.amqp.field_table import Table, encode_table
 from warren.queues.base_queue import BaseQueue
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import ClaimQueue, claims_arguments
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.queues.lanes import DELAYED
 from warren.queues.queue import Queue
 from warren.streams.stream import Stream

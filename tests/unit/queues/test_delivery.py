@@ -7,8 +7,10 @@ from engine_harness import Client, Harness, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
-from warren.queues.delivery import SPARSE_MIN, Consumer, DeliveryLedger
+from warren.queues.consumer import Consumer
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.rules import QueueRules
+from warren.queues.unacked import SPARSE_MIN
 
 
 def delivering(count: int) -> tuple[Client, DeliveryLedger]:

@@ -23,7 +23,7 @@ class Noted(Fetch):
     def fetched(self, messages: list[Message | None]) -> None:
         self.asked.append(list(self.numbers))
         self.came.append([None if message is None else message.body() for message in messages])
-        self.goes_on()
+        self.fetch_rest()
 
     def page_damaged(self, page: IndexPage) -> None:
         if not self.keeps:
@@ -290,7 +290,7 @@ def test_a_scan_finds_the_time_of_everything_that_is_stored(whole: bool, absent:
     if absent:
         store.give_up_pages()
     scan = Times(store, whole=whole)
-    scan.go_on()
+    scan.advance()
     store.rest()
     assert scan.over
     expected = [number for number in range(150) if number not in (0, 77, 149)]
@@ -303,7 +303,7 @@ def test_a_scan_finds_the_time_of_everything_that_is_stored(whole: bool, absent:
 def test_a_scan_keeps_no_pages_and_meets_nothing_new() -> None:
     store = filled(40)
     scan = Times(store)
-    scan.go_on()
+    scan.advance()
     store.hold(b"new", 1)
     store.rest()
     assert len(scan.times) == 40
@@ -313,7 +313,7 @@ def test_a_scan_keeps_no_pages_and_meets_nothing_new() -> None:
 def test_a_scan_reads_of_large_messages_only_their_ends() -> None:
     store = filled(20, body=b"x" * 5000)
     scan = Times(store)
-    scan.go_on()
+    scan.advance()
     assert store.disk.read_one()
     (job,) = store.log.read_jobs
     assert isinstance(job, ReadJob) and sum(length for _, length in job.ranges) == 20 * 8
@@ -324,7 +324,7 @@ def test_a_scan_reads_of_large_messages_only_their_ends() -> None:
 def test_a_scan_reads_whole_messages_a_piece_at_a_time() -> None:
     store = filled(20, body=b"x" * 300_000, segment_bytes=1 << 23)
     scan = Times(store, whole=True)
-    scan.go_on()
+    scan.advance()
     most = 0
     while store.log.read_jobs:
         job = store.log.read_jobs[0]
@@ -345,7 +345,7 @@ def test_a_scan_looks_only_for_what_it_is_told() -> None:
         store.lane.hold(message, store.now_ms + number, True)
     store.rest()
     scan = Times(store, wanted_flag=1)
-    scan.go_on()
+    scan.advance()
     store.rest()
     assert sorted(number for number, _ in scan.times) == [0, 3, 6]
 
@@ -360,7 +360,7 @@ def test_what_is_being_moved_when_a_scan_comes_by_is_found_when_it_is_written() 
     store.close_batch()  # with the copies
     assert store.log.in_flight is not None
     scan = Times(store)
-    scan.go_on()
+    scan.advance()
     while store.disk.read_one():
         pass
     assert not scan.over
@@ -373,7 +373,7 @@ def test_what_is_being_moved_when_a_scan_comes_by_is_found_when_it_is_written() 
 def test_a_page_that_is_written_again_while_a_scan_reads_it_is_looked_at_again() -> None:
     store = filled(8)
     scan = Times(store)
-    scan.go_on()
+    scan.advance()
     (stale,) = store.log.read_jobs
     store.log.read_jobs = []
     assert isinstance(stale, ReadJob)
@@ -389,7 +389,7 @@ def test_a_page_that_is_written_again_while_a_scan_reads_it_is_looked_at_again()
 def test_a_page_that_is_dropped_while_a_scan_reads_it_is_passed_over() -> None:
     store = filled(12)
     scan = Times(store)
-    scan.go_on()
+    scan.advance()
     store.lane.clear()
     store.rest()
     assert scan.over
@@ -402,7 +402,7 @@ def test_damaged_pages_and_places_that_cannot_be_read_are_told() -> None:
     store.disk.spoil(int(page_of(store, 5).lsn) + 40)
     store.disk.lost.add(lsn_of(store.index, 13) + 50)
     whole = Times(store, whole=True)
-    whole.go_on()
+    whole.advance()
     store.rest()
     assert whole.over
     assert whole.damaged == 1
@@ -413,7 +413,7 @@ def test_damaged_pages_and_places_that_cannot_be_read_are_told() -> None:
 def test_a_scan_of_a_deleted_queue_ends_without_a_word() -> None:
     store = filled(40)
     scan = Times(store)
-    scan.go_on()
+    scan.advance()
     store.lane.close()
     store.rest()
     assert not scan.over

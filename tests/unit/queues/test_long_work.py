@@ -19,7 +19,7 @@ class Count(Job):
         self.done = 0
         self._before = before
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         if self._before is not None:
             before, self._before = self._before, None
             before()
@@ -81,7 +81,7 @@ class Waiting(Job):
     def __init__(self, other: Count) -> None:
         self._other = other
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         steps.left -= 1
         return self._other.done == self._other.wanted
 
@@ -111,7 +111,7 @@ class Failing(Job):
         self._again = again
         self.is_done = False
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         if not self._begun:
             self._begun = True
             return False
@@ -151,6 +151,6 @@ def test_a_job_that_fails_takes_no_other_one_with_it_and_may_continue(again: boo
 def test_a_job_that_fails_where_it_begins_does_not_fail_the_caller() -> None:
     work = LongWork()
     failing = Failing(1, again=False)
-    failing.go_on(Steps(1))
+    failing.run(Steps(1))
     assert not work.begin(failing)
     assert len(work.take_defects()) == 1 and len(work) == 0

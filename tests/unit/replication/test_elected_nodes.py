@@ -172,8 +172,8 @@ class Node:
             while True:
                 with trio.CancelScope() as life:
 
-                    def restart(goes_on: bool, life: trio.CancelScope = life) -> None:
-                        self.ended.append(goes_on)
+                    def restart(restarts: bool, life: trio.CancelScope = life) -> None:
+                        self.ended.append(restarts)
                         life.cancel()
 
                     await self._one_life(restart)

@@ -25,7 +25,7 @@ from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.promotion import SURE_S
 from warren.replication.replica_store import ReplicaStore
 from warren.replication.wire import Wire
-from warren.server.management import NotPromoted
+from warren.server.following import NotPromoted
 from warren.server.setting_kinds import Endpoint
 
 CONTACT = Contact(1_700_000_000_000, "rabbit@one", 4096, 4000)

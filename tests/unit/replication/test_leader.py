@@ -20,7 +20,7 @@ from warren.replication.newcomers import NEWCOMERS_MAX
 from warren.replication.passage import pass_on
 from warren.replication.reception import HANDSHAKE_S
 from warren.server.client_of_node import ClientOfNode
-from warren.server.management import NoLeader
+from warren.server.following import NoLeader
 from warren.server.setting_kinds import Endpoint
 from warren.server.supervision import Supervision
 

@@ -276,7 +276,7 @@ def test_the_first_user_is_taken_over_with_the_password_and_not_without() -> Non
     assert said("default_user = ann\ndefault_pass = hunter2") == {"default_user": "ann", "default_pass": "hunter2"}
     assert translate("default_user = ann").values == EVERYWHERE
     assert why_not("default_user = ann") == [
-        ("default_user = ann", "needs default_pass as well: everybody knows the default")
+        ("default_user = ann", "set default_pass too: the default password is public")
     ]
 
 

@@ -218,7 +218,7 @@ def test_a_signal_ends_with_130_and_the_same_command_goes_on(
             assert run(*arguments) == 130
     finally:
         signal.signal(number, before)
-    assert capsys.readouterr().err == "warren export: interrupted: the same command goes on where it stopped\n"
+    assert capsys.readouterr().err == "warren export: interrupted: the same command continues where it stopped\n"
     assert run(*arguments) == 0
     assert capsys.readouterr().out == f"orders: 6 rows in 2 files in {tmp_path}, 4 of them by earlier runs\n"
 

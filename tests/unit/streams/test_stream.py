@@ -19,6 +19,7 @@ from warren.queues.browse import Cursor, Seen, look
 from warren.queues.disk_reads import MessagesRead
 from warren.queues.fetch import Fetch
 from warren.queues.timers import NEVER
+from warren.queues.unacked import deliveries_of
 from warren.streams.backlog import SHORT_TAIL_MESSAGES
 from warren.streams.chunk_reader import CHUNK_MESSAGES, SHORT_CHUNK_MESSAGES
 from warren.streams.consumer import AT_TIME, Start
@@ -248,7 +249,7 @@ def test_what_is_delivered_to_many_is_made_once(count: int) -> None:
     long.publish(5)
     offsets = [long.offsets(client) for client in clients]
     assert offsets == [list(range(count + 5))] * 3
-    one, *others = [consumer.ledger.outstanding_of(long.stream)[-5:] for consumer in long.stream.consumers]
+    one, *others = [deliveries_of(long.stream, consumer.ledger.unanswered())[-5:] for consumer in long.stream.consumers]
     for other in others:
         assert all(mine.message is theirs.message for mine, theirs in zip(one, other, strict=True))
 

@@ -26,7 +26,7 @@ def test_a_turn_tries_fewer_queues_the_more_policies_there_are() -> None:
     run = PolicyRun(harness.vhost)
     assert run.is_to_begin(POLICY, "guest")
     turns = 1
-    while not run.go_on(Steps(TURN_STEPS)):
+    while not run.run(Steps(TURN_STEPS)):
         turns += 1
     things = len(harness.vhost.queues) + len(harness.vhost.exchanges)
     assert turns >= things * 1000 // TURN_STEPS
@@ -38,7 +38,7 @@ def test_a_change_takes_no_more_steps_than_there_are_things() -> None:
     steps = Steps(1 << 30)
     run = PolicyRun(harness.vhost)
     assert run.is_to_begin(POLICY, "guest")
-    assert run.go_on(steps)
+    assert run.run(steps)
     assert steps.left > (1 << 30) - 1000
 
 

@@ -9,7 +9,7 @@ from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.queues.base_queue import BaseQueue
-from warren.queues.delivery import Consumer
+from warren.queues.consumer import Consumer
 from warren.vhosts.metadata import PolicyDelete, PolicyPut, VhostDelete, VhostPut
 from warren.vhosts.topology_watcher import TopologyWatcher
 

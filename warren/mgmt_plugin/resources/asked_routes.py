@@ -78,6 +78,6 @@ class AskedRouteHandlers(Handlers):
             ask_route,
             "Where a message would go",
             Question,
-            is_use=True,
+            is_audited=False,
         ),
     )

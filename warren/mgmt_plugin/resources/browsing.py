@@ -143,7 +143,7 @@ class Wanted:
         passes = Filter(query.get("routing_key", ""), query.get("header", ""), query.get("body", "").encode())
         scan_from = _number(query, "scan_from", 0, 0, 1 << 62)
         if scan_from and (state != "ready" or passes.is_open):
-            raise bad_request("scan_from goes on with a filter over the messages that are ready")
+            raise bad_request("scan_from needs state=ready and a filter")
         return cls(
             state,
             _number(query, "offset", 0, 0, 1 << 62),

@@ -321,7 +321,7 @@ class DataPortHandlers(Handlers):
 
     ROUTES: ClassVar = (
         Route("GET", _V, Access.CLIENT, list_readable, "The queues that the user may read"),
-        Route("GET", QUEUE_PATH, Access.CLIENT, describe, "What a queue holds, for who reads many messages at a time"),
+        Route("GET", QUEUE_PATH, Access.CLIENT, describe, "What a queue holds, for bulk readers"),
         Route(
             "POST", f"{QUEUE_PATH}/plan", Access.CLIENT, plan, "Where a range of offsets can be cut into pieces", Range
         ),

@@ -43,7 +43,7 @@ class DataTokenHandlers(Handlers):
         call.authorize(READ, "queue", self._view.offsets.authorized_name(queue))
         ports = {each.protocol: each.port for each in self._listening if each.protocol in DATA_PROTOCOLS}
         if not ports or call.request.node:
-            raise HttpError(404, "no_data_listener", "there is no listener of data alone here; see the setting data")
+            raise HttpError(404, "no_data_listener", 'no data listener; set "data" or "datas"')
         if not 1 <= wanted.ttl_s <= TTL_MAX_S:
             raise bad_request(f"ttl_s must be from 1 to {TTL_MAX_S}")
         token = self._tokens.issue(call.operator.name, call.params["vhost"], call.params["queue"], wanted.ttl_s)
@@ -55,8 +55,8 @@ class DataTokenHandlers(Handlers):
             f"{QUEUE_PATH}/token",
             Access.CLIENT,
             make_token,
-            "A token that lets who has it read the queue from the listener of data alone",
+            "A token to read the queue over the data listener",
             TokenWanted,
-            is_use=True,
+            is_audited=False,
         ),
     )

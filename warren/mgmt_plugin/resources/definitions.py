@@ -303,7 +303,7 @@ class DefinitionHandlers(Handlers):
             "What importing definitions would change",
             query=_OWN,
             limits=LIMITS,
-            is_use=True,
+            is_audited=False,
         ),
         Route(
             "POST",
@@ -313,6 +313,6 @@ class DefinitionHandlers(Handlers):
             "The same in a vhost",
             query=_OWN,
             limits=LIMITS,
-            is_use=True,
+            is_audited=False,
         ),
     )

@@ -262,7 +262,7 @@ class DrainHandlers(Handlers):
         try:
             claims = self._drains.claims_of(drain)
             if identifier != incarnation_of(self._view, claims):
-                raise HttpError(409, "another_queue", "the session was deleted and made anew")
+                raise HttpError(409, "another_queue", "the session was deleted and created again")
             check_path(self._view, claims, known, max((end for _, end in order.ranges), default=0))
             return {"settled": await self._drains.settle(drain, order.ranges, order.how, order.delay_ms)}
         except DrainError as error:

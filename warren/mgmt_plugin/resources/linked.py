@@ -131,12 +131,12 @@ class LinkHandlers(Handlers):
 
     ROUTES: ClassVar = (
         Route("GET", "/api/warren/links", Access.MONITORING, show_held, "Whether links are held, and why"),
-        Route("POST", "/api/warren/links/release", Access.ADMINISTRATOR, release, "Have links run that are held"),
+        Route("POST", "/api/warren/links/release", Access.ADMINISTRATOR, release, "Start links that are held"),
         Route("GET", "/api/shovels", Access.MONITORING, list_shovels, "Shovels"),
         Route("GET", "/api/shovels/{vhost}", Access.MONITORING, list_shovels, "Shovels of a vhost"),
         Route("GET", _S, Access.MONITORING, show_shovel, "A shovel"),
         Route("DELETE", _S, Access.POLICYMAKER, delete_shovel, "Delete a shovel"),
-        Route("DELETE", f"{_S}/restart", Access.POLICYMAKER, restart_shovel, "Have a shovel begin anew"),
+        Route("DELETE", f"{_S}/restart", Access.POLICYMAKER, restart_shovel, "Restart a shovel"),
         Route("GET", _L, Access.MONITORING, list_links, "Federation links"),
         Route("GET", f"{_L}/state/down", Access.MONITORING, list_links_down, "Federation links that are not running"),
         Route("GET", f"{_L}/{{vhost}}", Access.MONITORING, list_links, "Federation links of a vhost"),
@@ -153,6 +153,6 @@ class LinkHandlers(Handlers):
         Route("GET", "/api/lake/{vhost}", Access.MONITORING, list_tables, "Tables that follow what is in a vhost"),
         Route("GET", "/api/lake/{vhost}/state/down", Access.MONITORING, list_tables_down, "Those that do not follow"),
         Route("GET", _T, Access.MONITORING, show_table, "A table that follows"),
-        Route("DELETE", _T, Access.POLICYMAKER, delete_table, "Have a table follow no more; it stays as it is"),
-        Route("DELETE", f"{_T}/restart", Access.POLICYMAKER, restart_table, "Have a table begin anew where it is"),
+        Route("DELETE", _T, Access.POLICYMAKER, delete_table, "Stop following with a table; its data stays"),
+        Route("DELETE", f"{_T}/restart", Access.POLICYMAKER, restart_table, "Restart a table where it is"),
     )

@@ -267,7 +267,7 @@ class MessageHandlers(Handlers):
             "Publish a message",
             Publish,
             limits=PUBLISH,
-            is_use=True,
+            is_audited=False,
         ),
         Route(
             "POST",
@@ -276,7 +276,7 @@ class MessageHandlers(Handlers):
             get_messages,
             "Get messages",
             Get,
-            is_use=True,
+            is_audited=False,
         ),
         Route(
             "GET",

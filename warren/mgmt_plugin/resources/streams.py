@@ -142,7 +142,7 @@ class StreamHandlers(Handlers):
         Route("GET", f"{_G}/{{vhost}}", _SEE, list_groups, "Consumer groups of the streams of a vhost"),
         Route("GET", f"{_S}/groups", _USE, list_groups_of, "Consumer groups of a stream"),
         Route("GET", f"{_S}/groups/{{group}}", _USE, show_group, "A consumer group"),
-        Route("PUT", f"{_S}/groups/{{group}}", _USE, reset_group, "Have a group go on from somewhere else", Position),
+        Route("PUT", f"{_S}/groups/{{group}}", _USE, reset_group, "Reset the offset of a group", Position),
         Route("DELETE", f"{_S}/groups/{{group}}", _USE, forget_group, "Forget a group without consumers"),
         Route(
             "POST", f"{_S}/offset", Access.CLIENT, find_offset, "The offset that a time or a name stands for", Position

@@ -174,7 +174,7 @@ class Transfer:
             with self._scope:
                 await (self._run_parked(view) if self.parked else self._run(view))
         except Exception:
-            self._fail("the broker failed to go on with it")
+            self._fail("internal error: the transfer cannot continue")
             raise
         finally:
             if self.state == RUNNING:
@@ -183,10 +183,10 @@ class Transfer:
 
     async def _run(self, view: EngineView) -> None:
         cursor = Cursor()
-        while self.places is None and not cursor.ended and self._goes_on():
+        while self.places is None and not cursor.ended and self._is_wanted():
             await self._look(view, cursor, self._piece(view))
         for place in self.places or ():
-            if not self._goes_on():
+            if not self._is_wanted():
                 break
             # It came back, or it is still in the backlog.
             for in_backlog in (False, True):
@@ -201,7 +201,7 @@ class Transfer:
             # In the engine's call: these messages are still where they were seen, and the permissions are current.
             rights = self._maybe_rights(view)
             for each in seen:
-                if rights is not None and self._goes_on() and only in (None, each.place):
+                if rights is not None and self._is_wanted() and only in (None, each.place):
                     self._take(view, each, rights)
             done.set()
 
@@ -213,7 +213,7 @@ class Transfer:
         held, queue = view.held, self.queue
         number, end = 0, held.end_number(queue, PARKED)
         places = self.places
-        while number < end and not view.queues.is_gone(queue) and self._goes_on():
+        while number < end and not view.queues.is_gone(queue) and self._is_wanted():
             piece = self._piece(view)
             if places is None:
                 numbers, number = held.numbers_from(queue, PARKED, number, piece)
@@ -227,7 +227,7 @@ class Transfer:
                 rights = self._maybe_rights(view)
                 taken: list[int] = []
                 for each in listed:
-                    if rights is not None and self._goes_on() and self._take_parked(view, each, rights):
+                    if rights is not None and self._is_wanted() and self._take_parked(view, each, rights):
                         taken.append(each.number)
                 if taken:
                     held.drop(queue, PARKED, taken, lambda count: done.set())
@@ -270,7 +270,7 @@ class Transfer:
     def _fail(self, reason: str) -> None:
         self.state, self.error = FAILED, reason[:ERROR_CHARACTERS_MAX]
 
-    def _goes_on(self) -> bool:
+    def _is_wanted(self) -> bool:
         return self.state == RUNNING and self.scanned < self.total and self.transferred < self.limit
 
     def _maybe_rights(self, view: EngineView) -> Rights | None:

@@ -211,6 +211,15 @@ def replace_file(fs: FileSystem, making: str, path: str, content: bytes, sync: C
     fs.rename(making, path)
 
 
+def read_file(fs: FileSystem, path: str) -> bytes:
+    """Return the content of a file. Raises OSError."""
+    handle = fs.open(path, writable=False)
+    try:
+        return read_exactly(fs, handle, fs.size(handle), 0)
+    finally:
+        fs.close(handle)
+
+
 def read_exactly(fs: FileSystem, handle: int, length: int, offset: int) -> bytes:
     """Return the `length` bytes at `offset`, fewer only where the file ends."""
     data = fs.read(handle, length, offset)

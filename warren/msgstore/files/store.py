@@ -56,7 +56,14 @@ from warren.msgstore.files.fail_stop import (
     give_back_space,
     reason,
 )
-from warren.msgstore.files.file_system import FileSystem, read_exactly, replace_file, unlink_if_there, write_all
+from warren.msgstore.files.file_system import (
+    FileSystem,
+    read_exactly,
+    read_file,
+    replace_file,
+    unlink_if_there,
+    write_all,
+)
 from warren.msgstore.files.new_segments import NEW, SPARE, NewSegments
 from warren.msgstore.files.pins import PinnedFile, Pins
 from warren.msgstore.files.quarantine import QUARANTINE, QUARANTINE_TMP, Quarantine
@@ -239,11 +246,7 @@ class Store(FailStop):
         """
         path = segment_path(number)
         try:
-            handle = self._fs.open(path, writable=False)
-            try:
-                return read_exactly(self._fs, handle, self._fs.size(handle), 0)
-            finally:
-                self._fs.close(handle)
+            return read_file(self._fs, path)
         except OSError as error:
             if error.errno in SHORTAGES:
                 self._raise(f"open {path}", error)
@@ -395,7 +398,7 @@ class Store(FailStop):
             self.committed_lsn = self._end_lsn
 
     def commit_reached(self, lsn: int) -> None:
-        """All before `lsn` is committed; the next frame says so. For an owner that knows it better; any thread."""
+        """Advance `committed_lsn`; the next frame has it. From any thread, for callers with `commits_alone=False`."""
         assert not self.commits_alone and lsn <= self._end_lsn, "more is committed than there is"
         if lsn > self.committed_lsn:
             self.committed_lsn = lsn
@@ -529,11 +532,7 @@ class Store(FailStop):
             StoreUnreadableError: it is there, and the disk does not give it now.
         """
         try:
-            handle = self._fs.open(CHECKPOINT, writable=False)
-            try:
-                return read_exactly(self._fs, handle, self._fs.size(handle), 0)
-            finally:
-                self._fs.close(handle)
+            return read_file(self._fs, CHECKPOINT)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -547,7 +546,7 @@ class Store(FailStop):
 
         Raises:
             StoreFullError: the old one is in place; call again later.
-            StoreFailedError: one of both is in place; stop.
+            StoreFailedError: either the old or the new file is in place; stop.
         """
         self._check()
         try:
@@ -626,7 +625,7 @@ class Store(FailStop):
     def quarantine(self, number: int, *, is_cut: bool = False) -> None:
         """Keep a segment as it is now in the quarantine, for later analysis; by a copy if it `is_cut` next.
 
-        Else that is done once, however often corruption is found in it. Unreadable bytes are zeros in a copy.
+        Otherwise a segment is kept once, however much corruption is found. Unreadable bytes are zeros in a copy.
 
         Raises:
             StoreFullError: the disk has too little space for a copy; nothing was copied.
@@ -719,7 +718,7 @@ class Store(FailStop):
     def pin(self, holder: str, position: LogPosition) -> list[PinnedFile]:
         """Hold the files of a log that ends at `position`, until `unpin`.
 
-        `position` was told before this was asked for, and nothing was dropped of a stream since.
+        Requires that `position` was reported earlier, and that no stream was trimmed since.
 
         Raises:
             PinError: that is not possible; nothing is held.

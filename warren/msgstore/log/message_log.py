@@ -159,12 +159,11 @@ class MessageLog:
         self.seal_jobs: list[SealJob] = []
         self.checkpoint_jobs: list[CheckpointJob] = []
         self.unlink_jobs: list[UnlinkJob] = []
-        # By queue id: tables of streams' files that recovery found, until they are restored; the served streams.
-        # The size of a full chunk.
+        # Tables of the files of streams by queue id, from recovery until the streams are restored.
         self.sealed: dict[int, SealedTable] = {}
         self.deleted_queues: set[int] = set()  # those whose end recovery has replayed
-        self.sealed_streams: dict[int, SealedStream] = {}
-        self.seal_messages: i64 = CHUNK_MESSAGES
+        self.sealed_streams: dict[int, SealedStream] = {}  # those that are served, by queue id
+        self.seal_messages: i64 = CHUNK_MESSAGES  # of a full chunk
         self.seal_bytes: i64 = CHUNK_BYTES
         self.damages: list[Damage] = []  # taken by the shell
         self.damaged_indexes: dict[int, QueueIndex] = {}  # by queue id: those with damage that is known
@@ -216,10 +215,8 @@ class MessageLog:
         self.durable_lsn = base_lsn
         self.void_below_lsn = base_lsn
 
-    # --- when the open batch is closed ------------------------------------------------------------------------------
-
     def begin_epoch(self, epoch: int, time_ms: int, life_id: bytes) -> None:
-        """Have the first frame of this life say so, durably: a delivery after it makes an end unclean.
+        """Record this epoch in the first frame, synced. A delivery after it makes an unfinished stop unclean.
 
         `life_id`: 16 random bytes that no other life of any store has.
         """
@@ -230,6 +227,8 @@ class MessageLog:
         self._is_new = True
         self.batch.epoch_time_ms = time_ms
         self.force()
+
+    # --- when the open batch is closed ------------------------------------------------------------------------------
 
     def wait(self, waiter: BatchWaiter, sync: bool) -> None:
         """Tell `waiter` when the open batch is done: synced when `sync`, else written."""
@@ -255,20 +254,20 @@ class MessageLog:
         return int(batch.number)
 
     def hold(self) -> bool:
-        """Keep the batch open until `release`; False while another has it held, or had it before it was closed.
+        """Keep the batch open until `release`. Return False if this batch is or was already held.
 
         Everything put into it meanwhile is written in one frame. A batch is held once only: all confirms wait for its
-        end. After a refusal it is closed soon, since the caller waits for the next one.
+        end. After a refusal it closes soon, and the caller waits for the next one.
         """
-        if not self.may_hold():
+        if not self.holdable_or_close():
             return False
         batch = self.batch
         batch.is_held = True
         batch.was_held = True
         return True
 
-    def may_hold(self) -> bool:
-        """Tell whether the batch can be held; if not, it is closed soon."""
+    def holdable_or_close(self) -> bool:
+        """Tell whether the batch can be held; if not, have it closed soon."""
         batch = self.batch
         if batch.was_held:
             batch.is_forced = True

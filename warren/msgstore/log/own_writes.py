@@ -70,7 +70,7 @@ class OwnWrites:
         if need == AHEAD:
             return self._log.ahead_file.is_free()
         if need == HOLD:
-            return self._log.may_hold()
+            return self._log.holdable_or_close()
         if need >= WRITES and self.disk_is_short:
             return False
         if need >= ADDS and self.memory_is_short:

@@ -146,7 +146,7 @@ class LogCheck:
                 left_over = found.lsn >= complete
             else:
                 breaks = isinstance(found, Gap) or (self._chain is not None and found.previous_crc != self._chain)
-                left_over = breaks and self._goes_on_elsewhere(file, last_in_file)
+                left_over = breaks and self._continues_elsewhere(file, last_in_file)
             if left_over:
                 self.cuts[file.number] = found.lsn
                 yield note("left over from before a recovery cut the log here", segment=file.number, lsn=found.lsn)
@@ -164,7 +164,7 @@ class LogCheck:
             yield problem("frames are missing at the end", segment=file.number, lsn=end, end_lsn=complete)
             self._chain = None
 
-    def _goes_on_elsewhere(self, file: SegmentFile, last_in_file: int | None) -> bool:
+    def _continues_elsewhere(self, file: SegmentFile, last_in_file: int | None) -> bool:
         """Tell whether the chain continues in a later segment."""
         crc = self._chain if last_in_file is None else last_in_file
         if crc is None:

@@ -37,7 +37,7 @@ from warren.msgstore.tools.lines import Line, UnreadableStore
 from warren.msgstore.tools.log_files import SegmentFile, StoreFiles
 
 _OPEN_FILES_MAX: Final = 64
-# New segments are none of the tools' business.
+# The tools do not look at new segments.
 _SEGMENT_BYTES: Final = 1 << 20
 
 

@@ -292,7 +292,7 @@ def _largest(connection: Connection, column: Column[Any], *where: ColumnElement[
         return 0
     if not isinstance(found, int) or not 0 <= found < _NUMBER_MAX:
         told = f"{column.table.description}: {column.name} {str(found)[:40]!r}"
-        raise CatalogueError(f"{told} is none that a broker has written")
+        raise CatalogueError(f"{told} was not written by a broker")
     return found
 
 

@@ -132,7 +132,7 @@ class Admission:
         return self._accepts_left >= 1
 
     def is_high(self, descriptor: int) -> bool:
-        """Tell whether a descriptor is none of those for clients."""
+        """Tell whether a descriptor is not one of those for clients."""
         return descriptor >= self._descriptors_below
 
     def maybe_loser(self, address: str, descriptor: int, now_s: float) -> int | None:

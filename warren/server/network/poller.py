@@ -52,7 +52,7 @@ class Poller:
         self.ready.pop(fd, None)
         self.selector.unregister(fd)
 
-    def go_on(self, fd: int) -> None:
+    def requeue(self, fd: int) -> None:
         """Let a connection continue in the next turn though nothing comes for it."""
         self.ready[fd] = self.ready.get(fd, 0) | GO_ON
 

@@ -241,7 +241,7 @@ class Reactor:
             self.acceptor.accept_some()
         if self._handshakes.due_count:
             self.acceptor.shake_hands()
-        self._settle(goes_on=True)
+        self._settle(runs_long_work=True)
 
     def _hold(self) -> None:
         """Handle only the descriptors through which clients may be served again."""
@@ -258,22 +258,22 @@ class Reactor:
 
     def settle(self) -> None:
         """Let the engine finish its turn, and send its output. Call after every engine call from outside."""
-        self._settle(goes_on=False)
+        self._settle(runs_long_work=False)
         if self._has_work():
             self.poller.wake()
 
-    def _settle(self, *, goes_on: bool) -> None:
+    def _settle(self, *, runs_long_work: bool) -> None:
         if self.may_serve is not None and not self.may_serve():
             return
         broker = self.broker
-        broker.end_turn(goes_on=goes_on)
+        broker.end_turn(runs_long_work=runs_long_work)
         log = broker.log
         if log.commit_jobs or log.read_jobs or log.seal_jobs or log.checkpoint_jobs or log.unlink_jobs:
             self._dispatch()
         for connection in broker.take_resumed():
             transport = self._by_key.get(connection.key)
             if transport is not None:
-                self.poller.go_on(transport.fd)
+                self.poller.requeue(transport.fd)
         outboxes = broker.take_dirty()
         # Last bytes: when they are with the kernel, the socket is closed.
         given_up: list[Transport] = []

@@ -179,7 +179,7 @@ class _Pieces:
         self.fingerprints.append(found)
         if self._plan.fingerprints and self._plan.fingerprints[self._part] != found:
             raise Conflict(
-                f"part {number} of stage '{stage}' was written anew after batch {self._plan.batch} had begun to be "
+                f"part {number} of stage '{stage}' was written again after batch {self._plan.batch} had begun to be "
                 "published: forget the query, or have the node lead that has it as it was"
             )
         return head

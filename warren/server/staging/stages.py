@@ -646,7 +646,7 @@ class Stages:
         else:
             reason = str(commit.error) if commit.error is not None else "some of the messages would reach no queue"
             log.warning(
-                "a commit has begun, and goes on when it is requested again",
+                "commit interrupted; it resumes when requested again",
                 vhost=commit.vhost,
                 query=commit.order.query,
                 batch=commit.order.batch,

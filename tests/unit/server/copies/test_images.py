@@ -94,13 +94,13 @@ def test_what_is_declared_while_the_metadata_are_copied_is_not_in_the_copy(broke
     """(2)"""
     life = broker._require_life()
     images = images_of(broker)
-    copying, go_on, taken = threading.Event(), trio.Event(), threading.Event()
+    copying, resume, taken = threading.Event(), trio.Event(), threading.Event()
     found: list[Image] = []
 
     async def slowly(purpose: Purpose, work: Callable[[], Any], *, abandon: bool = False) -> Any:
         if purpose == CATALOGUE:
             copying.set()
-            await go_on.wait()
+            await resume.wait()
         return work()
 
     async def take_slowly() -> None:
@@ -112,7 +112,7 @@ def test_what_is_declared_while_the_metadata_are_copied_is_not_in_the_copy(broke
     broker.on_loop(lambda: life.spawn(take_slowly))
     assert copying.wait(WITHIN_S)
     broker.declare_queue("later", durable=True)
-    broker.on_loop(go_on.set)
+    broker.on_loop(resume.set)
     assert taken.wait(WITHIN_S)
     directory = copy(broker, found[0], tmp_path / "copy")
     with Broker(data_dir=directory) as restored:

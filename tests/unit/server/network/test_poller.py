@@ -30,21 +30,21 @@ def fd() -> Iterator[int]:
 
 def test_sockets_that_the_last_turn_left_come_first_and_once(poller: Poller) -> None:
     poller.ready = {7: READ}
-    poller.go_on(8)
+    poller.requeue(8)
     assert poller.take([(9, READ), (8, WRITE)]) == [(7, READ), (8, GO_ON | WRITE), (9, READ)]
     assert poller.ready == {}
 
 
 def test_sockets_that_a_turn_leaves_come_before_those_that_became_ready_during_it(poller: Poller) -> None:
-    poller.go_on(8)
-    poller.go_on(9)
+    poller.requeue(8)
+    poller.requeue(9)
     poller.leave([(7, READ), (9, WRITE)])
     assert poller.take([]) == [(7, READ), (9, WRITE | GO_ON), (8, GO_ON)]
 
 
 def test_a_socket_that_is_no_longer_watched_is_not_ready(poller: Poller, fd: int) -> None:
     poller.selector.register(fd, READ)
-    poller.go_on(fd)
+    poller.requeue(fd)
     poller.forget(fd)
     assert poller.ready == {}
     assert poller.selector.poll(0) == []

@@ -245,7 +245,7 @@ class Counting(Job):
     def __init__(self) -> None:
         self.steps: int = 0
 
-    def go_on(self, steps: Steps) -> bool:
+    def run(self, steps: Steps) -> bool:
         self.steps += int(steps.left)
         steps.left = 0
         return False

@@ -145,10 +145,10 @@ def test_a_process_that_dies_again_and_again_goes_on_where_it_was(tmp_path: Path
         lives += 1
         assert lives < 50
 
-        async def go_on(stages: Stages, life: Life = life) -> Outcome:
+        async def resume(stages: Stages, life: Life = life) -> Outcome:
             return await commit(life, 3, "a")
 
-        if not life.dies(go_on):
+        if not life.dies(resume):
             break
     assert lives > 2
     assert life.bodies() == bodies
@@ -250,7 +250,7 @@ def test_a_batch_that_has_begun_goes_on_with_the_parts_that_it_began_with(tmp_pa
     else:
         with pytest.raises(BaseExceptionGroup) as failure:
             other_node.run(rewrite)
-        assert "was written anew after batch 0 had begun" in str(failure.value.exceptions[0])
+        assert "was written again after batch 0 had begun" in str(failure.value.exceptions[0])
         published = other_node.bodies()
         assert published == bodies[: len(published)]
 
