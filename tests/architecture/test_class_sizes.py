@@ -31,7 +31,7 @@ REASONS = {
     "testing/broker.py": {
         "Broker": "the interface for test suites: a method for each thing that a test asks of a broker"
     },
-    "vhosts/virtual_host.py": {"VirtualHost": "its fields are what a namespace has; its methods are within limits"},
+    "vhosts/virtual_host.py": {"VirtualHost": "a namespace: what it has, and the commands on it"},
 }
 
 

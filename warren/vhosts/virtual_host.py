@@ -45,7 +45,7 @@ from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
 from warren.queues.long_work import LongWork
 from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
-from warren.queues.rules import rules_of
+from warren.queues.rules import QueueRules, rules_of
 from warren.queues.seen_keys import SeenKeys, check_equivalent, exchange_rules
 from warren.queues.timers import Timer, TimerQueue
 from warren.streams.stream import Stream
@@ -315,12 +315,7 @@ class VirtualHost(ExchangeHost):
         if self.record.default_queue_type and not self._restoring and not is_claims_name(name):
             declaration = _with_default_type(self.record.default_queue_type, queue, declaration)
         if queue is not None:
-            if (queue.owner is not None) != exclusive or (exclusive and queue.owner is not connection):
-                raise locked(name, self.name)
-            QueueArguments.check_equivalent(queue, declaration)
-            self.churn.queues_declared += 1
-            queue.used()
-            return int(queue.ticket)
+            return self._redeclare_queue(queue, declaration, connection)
         stored = self._restored_id > 0
         parsed = QueueArguments(declaration, self.name, stored=stored)
         store_id = 0
@@ -328,17 +323,7 @@ class VirtualHost(ExchangeHost):
             store_id = self._restored_id or self.log.new_queue_id()
         policies = self.policies.of_queue(name, parsed.queue_type) if follows_policies else NO_POLICY
         rules = rules_of(parsed, policies)
-        if parsed.queue_type == STREAM:
-            queue = Stream(declaration, self._runnable, self, store_id)
-        elif is_claims_name(name):
-            claims = ClaimQueue(declaration, self._runnable, self, store_id)
-            self.claims_of.setdefault(claims.source_name, {})[name] = claims
-            queue = claims
-        else:
-            owner = connection if exclusive else None
-            queue = Queue(declaration, owner, self._runnable, self, store_id)
-            if rules.max_priority > 0:
-                queue.ready.make_lanes(int(rules.max_priority) + 1)
+        queue = self._new_queue(declaration, parsed, rules, connection if exclusive else None, store_id)
         queue.parsed = parsed
         queue.policies = policies
         queue.apply_rules(rules)
@@ -354,6 +339,36 @@ class VirtualHost(ExchangeHost):
         if not self._restoring:
             queue.ticket = ticket
         return ticket
+
+    def _redeclare_queue(self, queue: BaseQueue, declaration: QueueDeclaration, connection: object | None) -> int:
+        """Check that `queue` is what is declared. Return the ticket of its declaration; raises as `declare_queue`."""
+        exclusive: bool = declaration.exclusive
+        if (queue.owner is not None) != exclusive or (exclusive and queue.owner is not connection):
+            raise locked(queue.name, self.name)
+        QueueArguments.check_equivalent(queue, declaration)
+        self.churn.queues_declared += 1
+        queue.used()
+        return int(queue.ticket)
+
+    def _new_queue(
+        self,
+        declaration: QueueDeclaration,
+        parsed: QueueArguments,
+        rules: QueueRules,
+        owner: object | None,
+        store_id: int,
+    ) -> BaseQueue:
+        name = declaration.name
+        if parsed.queue_type == STREAM:
+            return Stream(declaration, self._runnable, self, store_id)
+        if is_claims_name(name):
+            claims = ClaimQueue(declaration, self._runnable, self, store_id)
+            self.claims_of.setdefault(claims.source_name, {})[name] = claims
+            return claims
+        queue = Queue(declaration, owner, self._runnable, self, store_id)
+        if rules.max_priority > 0:
+            queue.ready.make_lanes(int(rules.max_priority) + 1)
+        return queue
 
     def change_arguments(self, queue: BaseQueue, arguments: bytes) -> int:
         """Replace the arguments of a durable `queue`. Return the ticket to wait for.
