@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from warren.msgstore.files.file_system import FileSystem
-from warren.msgstore.files.segment_header import parsed_header
-from warren.msgstore.files.segment_names import LOG, maybe_segment_number, segment_path
+from warren.msgstore.files.segment_header import read_header
+from warren.msgstore.files.segment_names import LOG, maybe_segment_number
+from warren.msgstore.files.store_errors import StoreUnreadableError
 from warren.msgstore.log.jobs import Errand, SealedRead
-from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
 from warren.replication.mending import Mender
 from warren.replication.questions import Questions
 
@@ -41,19 +41,20 @@ class LeaderMender:
         self._mender.mend_frames(number, lsn)
 
     def _segment_of(self, lsn: int) -> int:
-        """Return the number of the segment that an LSN is in, 0 without one."""
+        """Return the number of the segment that an LSN is in, 0 without one; that of a damaged header if it fits."""
+        found = 0
         for name in reversed(self._fs.names(LOG)):
             number = maybe_segment_number(name)
             if number is None:
                 continue
             try:
-                handle = self._fs.open(segment_path(number), writable=False)
-                try:
-                    header = parsed_header(self._fs.read(handle, SEGMENT_HEADER_BYTES, 0), 0, name)
-                finally:
-                    self._fs.close(handle)
-            except OSError:
-                continue
-            if not isinstance(header, str) and header.base_lsn <= lsn < header.base_lsn + header.capacity:
-                return number
-        return 0
+                header, _ = read_header(self._fs, number)
+            except StoreUnreadableError:
+                header = ""
+            if isinstance(header, str):
+                found = number
+            elif header.base_lsn <= lsn:
+                return number if lsn < header.base_lsn + header.capacity else found
+            else:
+                found = 0
+        return found

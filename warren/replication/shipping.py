@@ -38,7 +38,7 @@ from warren.cluster.driver import passed_s
 from warren.msgstore.files.file_system import FileSystem, read_exactly
 from warren.msgstore.files.pins import PinnedFile
 from warren.msgstore.files.sealed_files import REPLACEMENT, STREAMS, maybe_sealed_name, sealed_path
-from warren.msgstore.files.segment_header import SegmentHeader, parsed_header
+from warren.msgstore.files.segment_header import SegmentHeader, parsed_header, read_headers
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
 from warren.msgstore.files.segment_reads import ReadProblem
 from warren.msgstore.files.store import Store
@@ -193,7 +193,8 @@ class Attachment:
                 for at in range(0, end, PIECE_BYTES):
                     data = read_exactly(self._fs, handle, min(PIECE_BYTES, end - at), at)
                     if data:
-                        yield self.image_piece(header.number, at, data)
+                        head = b"" if at else self._head(handle, header)
+                        yield self.image_piece(header.number, at, head + data[len(head) :])
         yield from self._checkpoint()
 
     def _checkpoint(self) -> Iterator[Entry]:
@@ -210,7 +211,7 @@ class Attachment:
             with self.files.opened(file) as handle:
                 frames = SegmentFrames(self._fs, handle, header)
                 if header.number != self.position.segment:
-                    yield BeginSegment(read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0))
+                    yield BeginSegment(self._head(handle, header))
                     lsn = frames.first_lsn
                 while lsn < self.end_lsn and (found := frames.maybe_frame(lsn)) is not None:
                     head, data = found
@@ -220,6 +221,12 @@ class Attachment:
                     lsn, crc = lsn + head.end, head.crc
         if lsn != self.end_lsn:
             raise BulkNeededError(f"the log here cannot be read from LSN {lsn} to {self.end_lsn}")
+
+    def _head(self, handle: int, header: SegmentHeader) -> bytes:
+        """Return the bytes at the beginning of a segment, made again if they are damaged."""
+        data = read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0)
+        found = parsed_header(data, header.size, segment_path(header.number))
+        return header.encoded() if isinstance(found, str) or found.number != header.number else data
 
     def _sealed_bytes(self, source: _SealedSource) -> Iterator[Entry]:
         place = source.stream_id, source.segment
@@ -431,13 +438,15 @@ class Shipping:
         """Keep these segments, about to be removed, while a follower catches up. The housekeeper's."""
         if self._release():
             return
+        headers: dict[int, SegmentHeader] = {}
+        with suppress(OSError, StoreError):
+            headers = {header.number: header for header in self._headers()}
         for number in numbers:
             with suppress(OSError):  # without it the follower may get an image
                 path = segment_path(number)
-                header = self._known.get(number) or self._maybe_header(number)
                 self._note(number, path)
-                if header is not None:
-                    self._retained[number] = header, self._retainer.hold(path)
+                if number in headers:
+                    self._retained[number] = headers[number], self._retainer.hold(path)
 
     def removing(self, stream_id: int, segments: Sequence[int]) -> None:
         """Keep these files of a stream, about to be removed, which a follower may still read. The reader's."""
@@ -488,24 +497,19 @@ class Shipping:
         return segment_path(number) if retained is None else retained[1].link
 
     def _headers(self) -> list[SegmentHeader]:
-        """Return the headers of the segments that can be read, by number."""
+        """Return the headers of the segments that a start would serve, by number."""
         numbers = [number for name in self._fs.names(LOG) if (number := maybe_segment_number(name)) is not None]
-        found: dict[int, SegmentHeader] = {}
-        for number in numbers:
-            header = self._known.get(number) or self._maybe_header(number)
-            if header is not None:
-                found[number] = header
-        self._known = found
-        return list(found.values())
+        headers, _ = read_headers(self._fs, numbers, self._read_range, lambda: None, self._known)
+        # One that is made again may be mended, and its segment may grow.
+        self._known = {header.number: header for header in headers if not header.is_remade}
+        return headers
 
-    def _maybe_header(self, number: int) -> SegmentHeader | None:
+    def _read_range(self, number: int, offset: int, length: int) -> bytes:
         handle = self._fs.open(segment_path(number), writable=False)
         try:
-            data = read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0)
-            header = parsed_header(data, self._fs.size(handle), segment_path(number))
+            return read_exactly(self._fs, handle, length, offset)
         finally:
             self._fs.close(handle)
-        return header if isinstance(header, SegmentHeader) else None
 
     def _maybe_truncate(self, position: Position, headers: list[SegmentHeader]) -> Truncate | None:
         """Return where the follower must cut its log; None when all of it is here as well."""

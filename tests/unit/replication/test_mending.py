@@ -302,6 +302,15 @@ def test_a_leader_mends_what_a_read_has_met_and_asks_for_it_again() -> None:
     assert segments(log.fs) == segments(fs)
 
 
+def test_a_leader_mends_what_a_read_has_met_in_a_segment_whose_header_is_damaged() -> None:
+    log, fs = pair()
+    log.fs.flip_bit(segment_path(2), 20, 3)
+    log.fs.flip_bit(segment_path(2), FIRST + FRAME + 60, 3)
+    mender = LeaderMender(log.fs, lambda: [Peer(fs)], lambda: STORE_ID)
+    assert mender.mend(ReadJob([]), [CAPACITY + FIRST + FRAME + FRAME_HEADER_BYTES])
+    assert segments(log.fs) == segments(fs)
+
+
 def test_a_leader_mends_a_chunk_that_cannot_be_read() -> None:
     ours, theirs, stream = with_streams()
     place = stream.table.segments[0].chunks[1]

@@ -140,6 +140,37 @@ def test_a_new_follower_of_a_log_that_has_lost_its_beginning_gets_all_there_is()
     assert [name for name in fs.contents() if "image" in name or "adopted" in name] == []
 
 
+@pytest.mark.parametrize("is_image", [False, True])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_follower_gets_a_segment_whose_header_is_damaged(is_image: bool, is_known: bool) -> None:
+    """`is_known`: the leader has read the header before the disk damaged it."""
+    log = ShippedLog()
+    log.commit(30)
+    log.compact(*([1] if is_image else []))
+    right = segments(log.fs)
+    if is_known:
+        log.shipping.detach(log.attach(follower(log)))
+    log.fs.flip_bit("log/0000000002", 20, 3)
+    wire = Wire(log, follower(log, fs := SimulatedFileSystem()))
+    assert wire.attachment.is_image is is_image
+    assert segments(fs) == right
+    follower(log, fs)
+
+
+def test_a_segment_with_a_damaged_header_is_kept_for_a_follower_that_catches_up() -> None:
+    log = ShippedLog()
+    log.commit(30)
+    right = segments(log.fs)
+    log.fs.flip_bit("log/0000000002", 20, 3)
+    replica = follower(log, fs := SimulatedFileSystem())
+    first = log.attach(follower(log))
+    log.compact(1, 2)
+    wire = Wire(log, replica)
+    assert not wire.attachment.is_image
+    assert segments(fs) == right
+    log.shipping.detach(first)
+
+
 def test_a_follower_gets_all_there_is_when_segments_were_removed_while_it_was_away() -> None:
     log = ShippedLog()
     log.commit(3)

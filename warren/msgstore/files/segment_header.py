@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -29,6 +29,7 @@ from warren.msgstore.log.records import (
     STORE_TAG_BYTES,
     Checksum,
     padded,
+    segment_header,
 )
 
 _STORE_ID_BYTES: Final = 16
@@ -48,6 +49,48 @@ class SegmentHeader:
     store_id: bytes
     size: int
     is_remade: bool = False  # of the frames: the one in the file is damaged
+
+    def encoded(self) -> bytes:
+        """Return the bytes of a file that begins with this header."""
+        checksum = checksum_function(self.algorithm)
+        fields = (self.algorithm, self.store_id, self.number, self.base_lsn, self.capacity, self.epoch)
+        return segment_header(checksum, *fields)
+
+
+def read_headers(
+    fs: FileSystem,
+    numbers: Sequence[int],
+    read: ReadRange,
+    checkpoint: Callable[[], bytes | None],
+    known: Mapping[int, SegmentHeader],
+) -> tuple[list[SegmentHeader], list[str]]:
+    """Return the headers of the segments that can be used, by number, and the problems of the others.
+
+    `numbers`: of all segments, ascending. `known`: headers that need not be read. Raises StoreUnreadableError.
+    """
+    headers: list[SegmentHeader] = []
+    problems: list[str] = []
+    damaged: list[tuple[int, int, str]] = []
+    for number in numbers:
+        found, size = (known[number], 0) if number in known else read_header(fs, number)
+        if isinstance(found, SegmentHeader):
+            headers.append(found)
+        else:
+            damaged.append((number, size, found))
+    if headers:
+        # The newest file tells whose store this is.
+        ours = headers[-1].store_id
+        for header in headers:
+            if header.store_id != ours:
+                problems.append(f"{segment_path(header.number)} is of another store, {header.store_id.hex()}")
+        headers = [header for header in headers if header.store_id == ours]
+    for number, size, fault in damaged:
+        remade = remade_header(read, number, size, headers, checkpoint())
+        if remade is None:
+            problems.append(f"{segment_path(number)} {fault}")
+        else:
+            headers = sorted([*headers, remade], key=lambda each: each.number)
+    return headers, problems
 
 
 def read_header(fs: FileSystem, number: int) -> tuple[SegmentHeader | str, int]:

@@ -68,7 +68,7 @@ from warren.msgstore.files.new_segments import NEW, SPARE, NewSegments
 from warren.msgstore.files.pins import PinnedFile, Pins
 from warren.msgstore.files.quarantine import QUARANTINE, QUARANTINE_TMP, Quarantine
 from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles, UnreadableFileError, sealed_path
-from warren.msgstore.files.segment_header import SegmentHeader, read_header, remade_header
+from warren.msgstore.files.segment_header import SegmentHeader, read_headers
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
 from warren.msgstore.files.segment_reads import ReadProblem, SegmentReads, unreadable
 from warren.msgstore.files.store_errors import StoreError, StoreFullError, StoreUnreadableError
@@ -205,35 +205,12 @@ class Store(FailStop):
             StoreUnreadableError: the disk does not give one of them, or the directory, now.
             StoreError: a later version of Warren has written one of them.
         """
-        headers: list[SegmentHeader] = []
-        problems: list[str] = []
-        damaged: list[tuple[int, int, str]] = []
         try:
-            for name in self._fs.names(LOG):
-                number = maybe_segment_number(name)
-                if number is None:
-                    continue
-                self.highest_number = max(self.highest_number, number)
-                found, size = read_header(self._fs, number)
-                if isinstance(found, SegmentHeader):
-                    headers.append(found)
-                else:
-                    damaged.append((number, size, found))
+            numbers = [number for name in self._fs.names(LOG) if (number := maybe_segment_number(name)) is not None]
         except OSError as error:
             raise unreadable(LOG, error) from None
-        if headers:
-            # The newest file tells whose store this is.
-            ours = headers[-1].store_id
-            for header in headers:
-                if header.store_id != ours:
-                    problems.append(f"{segment_path(header.number)} is of another store, {header.store_id.hex()}")
-            headers = [header for header in headers if header.store_id == ours]
-        for number, size, fault in damaged:
-            remade = remade_header(self.read_range, number, size, headers, self.read_checkpoint())
-            if remade is None:
-                problems.append(f"{segment_path(number)} {fault}")
-            else:
-                headers = sorted([*headers, remade], key=lambda each: each.number)
+        self.highest_number = max([self.highest_number, *numbers])
+        headers, problems = read_headers(self._fs, numbers, self.read_range, self.read_checkpoint, {})
         self._reads.segments = sorted((header.base_lsn, header.number, header.capacity) for header in headers)
         return headers, problems
 
