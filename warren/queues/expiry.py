@@ -7,6 +7,7 @@
 1. A message is never delivered after its deadline, and leaves within a second of it wherever it waits. With the queue's
    time to live alone deadlines have the order of the messages: only heads are looked at. A message with a time to live
    of its own, or out of that order, has an entry in `_early`; whether that is still right is checked when it is due.
+   While some of these are being read from disk, heads are looked at as well.
 2. Expired messages die, as ``queues.message_deaths`` says, `LEAVE_MAX` in one turn, the rest when the timers run again.
    They are not delivered meanwhile.
 3. Messages that wait when a policy brings a time to live begin to age at that moment. After the clock was set back
@@ -57,6 +58,7 @@ class Expiry:
         self._has_levels: bool = rules.max_priority > 0
         self._early = Deadlines()  # of places
         self._fetching: bool = False
+        self._scans: int = 0  # that look for deadlines on disk
         self.is_held_up: bool = False  # for dead letters: expired messages stay, and are not delivered
         self._since_ms: i64 = log.now_ms  # the time of messages that have none
         self._came_ms: i64 = log.now_ms  # no message that has come into this process is later
@@ -140,11 +142,16 @@ class Expiry:
     def restored(self, index: QueueIndex) -> None:
         """Find the deadlines in the backlog of a lane, taken over from an earlier process."""
         if index.has_expiring:
+            self._scans += 1
             _EarlyScan(self.log, index, self).advance()
 
     def early_found(self, at_ms: i64, place: i64) -> None:
         """Note a message on disk with a time to live of its own."""
         self._note_early(at_ms, place)
+
+    def scan_ended(self) -> None:
+        """Note that all deadlines of a lane are found."""
+        self._scans -= 1
 
     def _note_early(self, at_ms: i64, place: i64) -> None:
         if len(self._early) >= 2 * self.queue.ready.count + STALE_MIN:
@@ -208,7 +215,7 @@ class Expiry:
         self.is_held_up = False
         if len(early) > 0 and early.first_ms() <= now_ms and not self._fetching:
             left = self._expire_early(now_ms, left)
-        if self._ttl_ms >= 0:
+        if self._ttl_ms >= 0 or self._fetching or self._scans > 0:
             ready = self.queue.ready
             for lane in ready.waiting_lanes():
                 while left > 0:
@@ -335,4 +342,4 @@ class _EarlyScan(TimeScan):
             self._expiry.early_found(self._expiry.since_ms(message) + message.expiration_ms, place)
 
     def ended(self) -> None:
-        pass
+        self._expiry.scan_ended()

@@ -7,6 +7,7 @@ from engine_harness import Client, Harness, body_of, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import encode_table
+from warren.queues.basic_get import can_answer
 from warren.queues.expiry import STALE_MIN
 from warren.queues.message_deaths import LEAVE_MAX
 
@@ -103,4 +104,28 @@ def test_the_deadlines_of_many_messages_that_come_back_are_all_noted() -> None:
     assert queue.ready_count == STALE_MIN + 10
     harness.pass_time(61)
     assert queue.ready_count == 0
+    harness.check()
+
+
+@pytest.mark.parametrize("arguments", KINDS)
+def test_who_asks_waits_for_what_is_on_disk_after_expired_messages(arguments: dict[str, object]) -> None:
+    """The oldest expire while those after them are being read to expire."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q", durable=True, arguments=arguments)
+    queue, log = harness.plain_queue("q"), harness.broker.log
+    for count, expiration in ((10, "2000"), (400, "1000")):
+        properties = {"expiration": expiration, "delivery_mode": 2}
+        client.feed(b"".join([publish_frames("", "q", b"old", properties=properties)] * count))
+    client.publish("", "q", b"young", delivery_mode=2)
+    log.close_if_due(lingered=True)
+    harness.settle()
+    log.memory_bytes = 0
+    log.under_pressure = True
+    queue.page_out()
+    log.now_ms += 1500
+    assert can_answer(queue) and log.read_jobs, "those after the oldest are being read"
+    log.now_ms += 1000
+    client.send(1, m.BasicGet(0, "q", True))
+    assert [body_of(each) for each in client.take()] == [b"young"]
     harness.check()
