@@ -20,7 +20,8 @@ without ``expiration``, and with its history in the headers table.
 2. Messages are never changed: the result is a new one, or the same one if nothing had to change. Large bodies are
    shared (``pieces``), or copied once out of a content in one piece.
 3. `scan_properties` accepts every header made here. When new entries would take the table beyond ``ENTRIES_MAX``, the
-   publisher's headers are dropped. If that is not enough for a death, the older deaths are dropped, too.
+   keys of CC are not repeated in x-death. If that is not enough, the publisher's headers are dropped, CC last: a letter
+   that is sent again goes with its keys. Then the older deaths are dropped, too.
 4. A message that goes round without a client's doing is stopped by `is_cycle` before it is in a queue again: a header
    from a publisher cannot hide the deaths that follow.
 
@@ -143,13 +144,18 @@ def dead_letter(
     older = deaths.others.getvalue()
     out = split.kept
     firsts = split.firsts
-    if split.entries + DEATH_ENTRIES_MAX + len(copies) > ENTRIES_MAX:
+    room: i64 = ENTRIES_MAX - DEATH_ENTRIES_MAX
+    if split.entries + len(copies) > room:
+        copies = []
+    if split.entries > room:
         out = BytesWriter()
         firsts = b""
-        if split.entries - split.kept_entries + DEATH_ENTRIES_MAX + len(copies) > ENTRIES_MAX:
+        history: i64 = split.entries - split.kept_entries
+        if history + split.copies_entries <= room:
+            out.write(header.payload[split.copies_start : split.copies_end])
+        elif history > room:
             older = b""
             again = None
-            copies = []
 
     raw_exchange = old.names[: len(old.names) - old.routing_key_bytes]
     if split.deaths < 0:
@@ -426,12 +432,16 @@ class _SplitHeaders:
         self.firsts = b""  # x-first-death-*
         self.deaths: i64 = -1  # x-death
         self.copies: i64 = -1  # CC
-        self.entries: i64 = 0  # all entries
+        self.copies_start: i64 = 0  # of its entry, if that stays
+        self.copies_end: i64 = 0
+        self.copies_entries: i64 = 0
+        self.entries: i64 = 0  # all entries but those that are dropped
         self.kept_entries: i64 = 0  # those of `kept` and `firsts`
         if header.flags & HEADERS == 0:
             return
         walker = TableWalker(payload, header.table + 4, header.table_end)
         run: i64 = walker.pos
+        dropped: i64 = 0
         while walker.pos < walker.end:
             start: i64 = walker.pos
             before: i64 = walker.entries
@@ -440,20 +450,27 @@ class _SplitHeaders:
             value: i64 = walker.pos
             walker.skip_value(1)
             kind: i64 = _kind_of(payload, start)
+            entries: i64 = walker.entries - before
             if kind == _COPIES:
                 self.copies = value
+                if drops_copies:
+                    dropped += entries
+                else:
+                    self.copies_start = start
+                    self.copies_end = walker.pos
+                    self.copies_entries = entries
             if kind == _OTHER or (kind == _COPIES and not drops_copies):
-                self.kept_entries += walker.entries - before
+                self.kept_entries += entries
                 continue
             self.kept.write(payload[run:start])
             run = walker.pos
             if kind == _DEATHS:
                 self.deaths = value
             elif kind == _FIRST:
-                self.kept_entries += walker.entries - before
+                self.kept_entries += entries
                 self.firsts += payload[start : walker.pos]
         self.kept.write(payload[run : walker.pos])
-        self.entries = walker.entries
+        self.entries = walker.entries - dropped
 
     def carbon_copies(self) -> list[str]:
         """Return the routing keys in CC: its texts, as for a publish."""

@@ -20,6 +20,7 @@ from warren.queues.dead_letter import (
     dead_letter,
     is_cycle,
     mark_republished,
+    sent_again,
     with_header,
     with_headers,
     with_properties,
@@ -387,13 +388,31 @@ def test_first_deaths_without_end_are_forgotten() -> None:
     assert len(encoded_headers(letter.message)) < 500
 
 
+@pytest.mark.parametrize("routing_key", [None, "r"])
 @pytest.mark.parametrize("entries", [ENTRIES_MAX // 2 - 20 + more for more in range(40)])
-def test_carbon_copies_are_recorded_as_long_as_there_is_room(entries: int) -> None:
+def test_carbon_copies_are_recorded_as_long_as_there_is_room(entries: int, routing_key: str | None) -> None:
     copies = [f"c{number}" for number in range(entries)]
-    letter = die(message({"CC": copies}))
+    letter = die(message({"CC": copies, "kept": 1}), key=routing_key)
     assert_readable(letter.message)
-    assert letter.keys == ["k", *copies]
-    assert deaths_of(letter.message)[0]["routing-keys"] == ["k", *copies]
+    headers = headers_of(letter.message)
+    assert headers["kept"] == 1
+    if routing_key is None:
+        assert letter.keys == ["k", *copies]
+        assert headers["CC"] == copies, "it is sent again with these keys"
+        assert sent_again(letter.message).keys == letter.keys
+    has_room = routing_key is not None or 2 * entries <= ENTRIES_MAX - 18
+    assert deaths_of(letter.message)[0]["routing-keys"] == (["k", *copies] if has_room else ["k"])
+
+
+def test_carbon_copies_stay_longer_than_other_headers() -> None:
+    copies = [f"c{number}" for number in range(4000)]
+    letter = die(message({f"h{number}": number for number in range(90)} | {"CC": copies}))
+    assert_readable(letter.message)
+    assert headers_of(letter.message)["CC"] == copies
+    assert len(headers_of(letter.message)) == 8
+    again = die(letter.message, "other")
+    assert headers_of(again.message)["CC"] == copies
+    assert [pair[0] for pair in pairs_of(again.message)] == ["other", "q"]
 
 
 def test_carbon_copies_that_leave_no_room_are_used_and_not_recorded() -> None:
