@@ -7,10 +7,13 @@
                 <stage>/
                     0000000007          part 7
                     0000000007.1.new    one that is being written
+            aside/
+                <vhost>-<stage>-0/      a stage of a vhost that a start did not know
 
 1. A name that is a number means that the whole part is synced, and its name too. A start removes unfinished files.
 2. Names do not come from clients. A part itself says whose it is.
-3. All calls here block: make them in a thread.
+3. Files that are aside are never read, nor removed: damage may have taken what their stage belongs to.
+4. All calls here block: make them in a thread.
 
     part, all integers big-endian
          0   8  magic "WARRNSTG"
@@ -31,6 +34,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -48,6 +52,7 @@ HEAD_BYTES_MAX: Final = 4 << 20
 _FIXED: Final = struct.Struct(">8sHHIQI")
 _FIXED_BYTES: Final = 32
 _EPOCH: Final = "epoch"
+_ASIDE: Final = "aside"
 
 
 class DamagedPart(Exception):
@@ -183,6 +188,24 @@ class StageFiles:
         except FileNotFoundError:
             return
 
+    def set_aside(self, vhost: str, stage: str) -> str:
+        """Move the files of a stage away, see (3); return where they are, with the reason if they cannot be moved."""
+        directory = self._directory(vhost, stage)
+        aside = self.root / _ASIDE
+        name = f"{directory.parent.name}-{directory.name}"
+        try:
+            aside.mkdir(mode=0o700, exist_ok=True)
+            sync_directory(self.root)
+            place = next(path for at in count() if not (path := aside / f"{name}-{at}").exists())
+            directory.rename(place)
+            sync_directory(aside)
+            sync_directory(directory.parent)
+        except OSError as error:
+            return f"{directory}: {error.strerror}"
+        self._named.discard(directory)
+        self._damaged.pop(directory, None)
+        return str(place)
+
     def is_damaged(self, vhost: str, stage: str) -> bool:
         """Tell whether `scan` found an unusable part of a stage that was not written again since."""
         return bool(self._damaged.get(self._directory(vhost, stage)))
@@ -218,6 +241,8 @@ class StageFiles:
     def scan(self) -> Iterator[PartHead | DamagedPart]:
         """Yield the head of every part, or why it cannot be used; remove unfinished parts."""
         for directory in sorted(self.root.glob("*/*/")):
+            if directory.parent.name == _ASIDE:
+                continue
             for path in sorted(directory.iterdir()):
                 if path.name.endswith(UNFINISHED):
                     path.unlink(missing_ok=True)

@@ -28,6 +28,7 @@ and the stages of the batch. It publishes them as the committing user would over
 6. A stage belongs to the user who made it. It is removed if no part was added for `STAGE_TTL_S` and no commit needs it.
    When its vhost is deleted it is over: a later vhost of the name does not see it, even if a crash has left its files.
    Each part has the random id that its vhost got with its first stage, and keeps in its records: the life of the vhost.
+   If a start does not find that id, or the vhost, the files are set aside: the disk may have damaged it.
    A published stage that could not be removed is removed later; nothing is added to it until then.
    `BYTES_QUOTA`, `STAGES_QUOTA` and `PARTS_QUOTA` bound what a user, and all users together, may have on disk.
 7. Nodes of a cluster do not copy stages. When a node leads again after another one has led, its staged messages may
@@ -193,8 +194,16 @@ class Stages:
         await self._find()
         while self._view.is_restoring():
             await trio.sleep(_POLL_S)
-        for stage in self._stages.values():
-            stage.is_over = stage.is_over or not self._lives.is_current(stage.vhost, stage.life)
+        for stage in list(self._stages.values()):
+            is_current = self._lives.maybe_current(stage.vhost, stage.life)
+            if is_current is None and not stage.is_over:
+                place = await self._in_thread(partial(self._files.set_aside, stage.vhost, stage.name))
+                log.error(
+                    "a stage is set aside: its vhost is not known", vhost=stage.vhost, stage=stage.name, place=place
+                )
+                self._forget(stage)
+            elif not is_current:
+                stage.is_over = True
         self._go_on()
         await self._remove_superseded()
         self._ready.set()

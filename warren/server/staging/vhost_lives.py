@@ -22,11 +22,17 @@ class VhostLives:
         self._view = management.view
         self._on_disk: dict[str, bytes] = {}  # as far as this process knows
 
-    def is_current(self, vhost: str, life: str) -> bool:
-        """Tell whether a stage with this life belongs to the current vhost of the name, if there is one."""
-        if not life or vhost not in self._view.vhosts:
+    def maybe_current(self, vhost: str, life: str) -> bool | None:
+        """Tell whether a stage with this life belongs to the current vhost of the name; None: that is not known.
+
+        Damage may have taken the vhost or its record.
+        """
+        if vhost not in self._view.vhosts:
+            return None
+        current = self._view.records.of(vhost).maybe_value(_LIFE)
+        if not life:
             return True
-        return self._view.records.of(vhost).maybe_value(_LIFE) == life.encode()
+        return None if current is None else current == life.encode()
 
     async def need(self, vhost: str) -> str:
         """Return the life of a vhost, which is on disk and is current when this returns.

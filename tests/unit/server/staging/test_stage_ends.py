@@ -122,6 +122,39 @@ def test_a_vhost_that_was_declared_again_before_a_crash_has_none_of_the_earlier_
     assert not list((tmp_path / "stages").glob("*/*/*"))
 
 
+@pytest.mark.parametrize("lost", ["record", "vhost"])
+def test_a_stage_stays_on_disk_if_damage_has_taken_what_it_belongs_to(tmp_path: Path, lost: str) -> None:
+    life = with_queue(tmp_path)
+
+    async def write(found: Stages) -> None:
+        await put(found, "a", content(b"x"), content(b"y"))
+
+    life.run(write)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "stages").glob("*/*/*")}
+    if lost == "record":
+        assert life.harness.vhost.records.forget("stages:life")
+        life.harness.write()
+    following = life.after_a_crash(tmp_path)
+    if lost == "vhost":
+        following.harness.broker.administer(VhostDelete("/"), "")
+        following.harness.settle()
+
+    async def look(found: Stages) -> None:
+        assert await names_of(found) == []
+        await found._sweep()
+        if lost == "record":
+            with pytest.raises(NoStage):
+                await commit(following, 0, "a")
+            assert (await commit(following, 0, await put(found, "a", content(b"z")))).committed
+        assert found._stages == {} and found._used == {}
+
+    following.run(look)
+    if lost == "record":
+        assert following.bodies() == [b"z"]
+    (aside,) = (tmp_path / "stages" / "aside").iterdir()
+    assert {path.name: path.read_bytes() for path in aside.iterdir()} == files
+
+
 def test_a_part_of_an_earlier_version_stays_usable(tmp_path: Path) -> None:
     life = with_queue(tmp_path)
 
