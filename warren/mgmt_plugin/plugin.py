@@ -14,7 +14,7 @@ from warren.mgmt_plugin.api import Api
 from warren.mgmt_plugin.data_listener import DataListener
 from warren.mgmt_plugin.data_tokens import DataTokens, key_of
 from warren.mgmt_plugin.follower_api import FollowerApi
-from warren.mgmt_plugin.http.server import HttpTraffic, Load, Port, converse_through_node, serve_http
+from warren.mgmt_plugin.http.server import HttpTraffic, Load, Port, Respond, converse_through_node, serve_http
 from warren.mgmt_plugin.http.static_files import StaticFiles
 from warren.mgmt_plugin.local_listener import LocalListener
 from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsHandlers, MetricsPort
@@ -68,9 +68,12 @@ from warren.server.draining.drains import Drains
 from warren.server.following import Following
 from warren.server.logs import RECENT
 from warren.server.management import Listening, Management
+from warren.server.network.tls import ServerTls
 from warren.server.network.tls_stream import TlsStream
+from warren.server.setting_kinds import Endpoint
 from warren.server.settings import Settings
 from warren.server.staging.stages import Stages
+from warren.server.supervision import Supervision
 
 HANDLERS: Final[tuple[type[Handlers], ...]] = (
     OverviewHandlers,
@@ -201,6 +204,31 @@ def table_of(handlers: Iterable[Handlers]) -> RouteTable:
     return RouteTable(route for each in handlers for route in each.routes())
 
 
+# A port by its setting, where it is, what answers there, and whether it speaks TLS.
+_Port = tuple[str, Endpoint | None, Respond, bool]
+
+
+async def _open(
+    nursery: trio.Nursery, ports: Iterable[_Port], tls: ServerTls | None, load: Load, tasks: Supervision, below: int
+) -> list[Listening]:
+    """Serve the ports that have an address. Descriptors from `below` on are not for HTTP. Raises StartError."""
+
+    def wrap(stream: trio.SocketStream) -> TlsStream:
+        assert tls is not None
+        return TlsStream(stream, tls.context)
+
+    opened: list[Listening] = []
+    for name, endpoint, respond, speaks_tls in ports:
+        if endpoint is not None:
+            wrapped = wrap if speaks_tls else None
+            host, port = endpoint.host, endpoint.port
+            place = await nursery.start(
+                tasks.begin, name, serve_http, name, host, port, respond, wrapped, load, tasks, below
+            )
+            opened.append(Listening(name, *place))
+    return opened
+
+
 class ManagementPlugin:
     """Runs beside one broker. `links` gives the state of shovels, federation and tables."""
 
@@ -221,32 +249,13 @@ class ManagementPlugin:
         below = descriptors.http_below
         load = Load(settings.limits.max_message_bytes, descriptors.http_max)
         api = FollowerApi(following)
-        opened: list[Listening] = []
+        ports = (
+            ("http", settings.http, api.respond, False),
+            ("prometheus", settings.prometheus, api.respond_to_anybody, False),
+            ("https", settings.https, api.respond, True),
+        )
         async with trio.open_nursery() as nursery:
-            begin = tasks.begin
-            ports = (
-                ("http", settings.http, api.respond),
-                ("prometheus", settings.prometheus, api.respond_to_anybody),
-            )
-            for name, endpoint, respond in ports:
-                if endpoint is not None:
-                    host, port = endpoint.host, endpoint.port
-                    place = await nursery.start(
-                        begin, name, serve_http, name, host, port, respond, None, load, tasks, below
-                    )
-                    opened.append(Listening(name, *place))
-            if settings.https is not None:
-                tls = following.tls
-
-                def wrap(stream: trio.SocketStream) -> TlsStream:
-                    assert tls is not None
-                    return TlsStream(stream, tls.context)
-
-                host, port = settings.https.host, settings.https.port
-                place = await nursery.start(
-                    begin, "https", serve_http, "https", host, port, api.respond, wrap, load, tasks, below
-                )
-                opened.append(Listening("https", *place))
+            opened = await _open(nursery, ports, following.tls, load, tasks, below)
             task_status.started(opened)
 
     async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
@@ -257,7 +266,6 @@ class ManagementPlugin:
         """
         settings = management.settings
         tasks = management.tasks
-        begin = tasks.begin
         below = management.descriptors.http_below
         hosts = {name.strip().lower() for name in settings.http_hosts.split(",") if name.strip()}
         hosts |= {settings.http.host} if settings.http is not None else set()
@@ -265,33 +273,20 @@ class ManagementPlugin:
         doorkeeper = Doorkeeper(management.view.permissions, management.authenticator, frozenset(hosts))
         load = Load(settings.limits.max_message_bytes + BESIDE_BYTES, management.descriptors.http_max)
         services = Services(management, doorkeeper=doorkeeper, traffic=load.traffic, links=self._links)
-        opened: list[Listening] = []
         async with trio.open_nursery() as nursery:
             handlers = handlers_of(management, services, nursery)
             api = Api(table_of(handlers), doorkeeper, management, StaticFiles())
-            tls = management.tls
-
-            def wrap(stream: trio.SocketStream) -> TlsStream:
-                assert tls is not None
-                return TlsStream(stream, tls.context)
-
             data_port = next(each for each in handlers if isinstance(each, DataPortHandlers))
             data = DataListener(data_port, services.tokens, management).respond
             metrics = MetricsPort(services.metrics, management).respond
-            for name, endpoint, respond, wrapped in (
-                ("http", settings.http, api.respond, None),
-                ("https", settings.https, api.respond, wrap),
-                ("prometheus", settings.prometheus, metrics, None),
-                ("data", settings.data, data, None),
-                ("datas", settings.datas, data, wrap),
-            ):
-                if endpoint is None:
-                    continue
-                host, port = endpoint.host, endpoint.port
-                place = await nursery.start(
-                    begin, name, serve_http, name, host, port, respond, wrapped, load, tasks, below
-                )
-                opened.append(Listening(name, *place))
+            ports = (
+                ("http", settings.http, api.respond, False),
+                ("https", settings.https, api.respond, True),
+                ("prometheus", settings.prometheus, metrics, False),
+                ("data", settings.data, data, False),
+                ("datas", settings.datas, data, True),
+            )
+            opened = await _open(nursery, ports, management.tls, load, tasks, below)
             of_nodes = Port(api.respond, load)
 
             def pass_on(sock: socket.socket, client: ClientOfNode) -> None:
