@@ -57,13 +57,13 @@ def backup(
         Path, typer.Argument(metavar="TO", help="A directory on this machine, empty or with backups of this broker")
     ],
     incremental: Annotated[
-        bool, typer.Option("--incremental", help="Beside the backups that are there, whose files are not copied again")
+        bool, typer.Option("--incremental", help="Add to the backups that are there, without copying their files again")
     ] = False,
     rate: Annotated[
-        str, typer.Option("--rate", metavar="BYTES", help="Copy at most so much per second; 0: no limit")
+        str, typer.Option("--rate", metavar="BYTES", help="Maximum rate of copying; 0: no limit")
     ] = DEFAULT_RATE,
     keep: Annotated[
-        int | None, typer.Option("--keep", metavar="N", min=1, help="Then remove all backups but the newest N")
+        int | None, typer.Option("--keep", metavar="N", min=1, help="Afterwards remove all backups except the newest N")
     ] = None,
 ) -> None:
     """Back up a running broker: messages, streams, metadata and users (Warren)."""
@@ -218,7 +218,7 @@ class _Run:
             query = {"name": name, "offset": str(offset), "length": str(length)}
             data, headers = self._client.get_bytes("warren", "backups", identifier, "data", query=query)
             if len(data) != length or headers.get(CRC_HEADER) != f"{crc32(data):08x}":
-                raise CtlError(f"{name} arrived other than the broker had read it")
+                raise CtlError(f"{name} was changed on its way from the broker")
             yield data
             offset += length
             self._moved(progress, length)
@@ -238,7 +238,7 @@ def _known(directory: BackupDirectory, numbers: list[int]) -> dict[tuple[str, in
 
 @contextmanager
 def _held(client: Client) -> Iterator[Object]:
-    """Have the broker hold its files still during the block."""
+    """Hold the broker's files still during the block."""
     held: Object = client.post("warren", "backups", body={}).value
     path = ("warren", "backups", str(held["backup"]))
     try:

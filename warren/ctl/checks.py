@@ -37,7 +37,7 @@ _CHECKS: Final = (
     Check(
         "check_below_node_connection_limit",
         "below-node-connection-limit",
-        "Fail when the node has as many connections as it may.",
+        "Fail when the node has reached its connection limit.",
     ),
     Check(
         "check_if_node_is_quorum_critical",
@@ -128,7 +128,7 @@ def check_port_connectivity(context: typer.Context) -> None:
 
 
 def ping(context: typer.Context) -> None:
-    """Ask the API who we are, and say how long that took."""
+    """Ask the API who we are, and print the response time."""
     current = session(context)
     began = time.perf_counter()
     current.client.get("whoami")
@@ -139,7 +139,7 @@ def await_startup(
     context: typer.Context,
     within: Annotated[float, typer.Option("--within", metavar="SECONDS", min=0, help="Give up after so long")] = 300.0,
 ) -> None:
-    """Wait until the broker answers; exit code 3 when it does not in time."""
+    """Wait until the broker answers; exit code 3 if it does not answer in time."""
     current = session(context)
     give_up_at = time.monotonic() + within
     while not _answers(current.client, last=time.monotonic() >= give_up_at):

@@ -284,7 +284,7 @@ class Client:
             except (ConnectionError, HTTPException) as error:
                 self.close()
                 if isinstance(error, BadStatusLine) and str(error).startswith(_AMQP):
-                    raise self._unreachable("that is an AMQP port, and no management API") from None
+                    raise self._unreachable("that is an AMQP port, not a management API") from None
                 if kept and method in _REPEATABLE:
                     continue
                 raise self._unreachable(_words(error)) from None
@@ -378,7 +378,7 @@ def _refusal(method: str, status: int, value: Any, segments: tuple[str, ...]) ->
     if status in (401, 403):
         return CtlError(f"refused: {text}", ExitCode.REFUSED)
     if status == 405:
-        return CtlError(f"the API of this broker cannot do that: {'/'.join(segments)}", ExitCode.NOT_FOUND)
+        return CtlError(f"not supported by this broker's API: {'/'.join(segments)}", ExitCode.NOT_FOUND)
     if status == 404:
         # RabbitMQ's reasons are one word, or its generic one: the path says more.
         if " " in text and isinstance(reason, str) and text != "Not Found":

@@ -63,13 +63,13 @@ def cluster(
     node: Annotated[str, typer.Argument(metavar="[NODE]", help="Node name; need not be the node at --url")] = "",
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="promote, recover: though confirmed messages may be missing on this node"),
+        typer.Option("--accept-loss", help="promote, recover: even if confirmed messages may be missing on this node"),
     ] = False,
     within: Annotated[
-        float, typer.Option("--within", metavar="SECONDS", min=0, help="transfer, recover: for the other node to lead")
+        float, typer.Option("--within", metavar="SECONDS", min=0, help="transfer, recover: time for the new leader")
     ] = _HAND_OVER_S,
 ) -> None:
-    """Show the nodes of a cluster, and change which of them leads and which of them count (Warren)."""
+    """Show the nodes of a cluster; change the leader and the members (Warren)."""
     current = session(context)
     if accept_loss and action not in (ClusterAction.PROMOTE, ClusterAction.RECOVER):
         raise usage_error("--accept-loss belongs to promote and recover")
@@ -138,30 +138,30 @@ def forget_cluster_node(
 def drain(
     context: typer.Context, node: Annotated[str, typer.Argument(metavar="[NODE]", help="Default: the one asked")] = ""
 ) -> None:
-    """Have a node not lead until it is revived: maintenance mode. A leader hands over."""
+    """Bar a node from leading until it is revived: maintenance mode. A leader hands over."""
     _drain(session(context), node)
 
 
 def revive(
     context: typer.Context, node: Annotated[str, typer.Argument(metavar="[NODE]", help="Default: the one asked")] = ""
 ) -> None:
-    """Let a drained node lead again."""
+    """Allow a drained node to lead again."""
     _revive(session(context), node)
 
 
 def await_online_nodes(
     context: typer.Context,
-    count: Annotated[int, typer.Argument(min=1, help="How many, the leader included")],
+    count: Annotated[int, typer.Argument(min=1, help="Number of nodes, including the leader")],
     within: Annotated[float, typer.Option("--within", metavar="SECONDS", min=0, help="Give up after so long")] = 300.0,
 ) -> None:
-    """Wait until so many nodes of the cluster run."""
+    """Wait until this number of cluster nodes run."""
     current = session(context)
     give_up_s = time.monotonic() + within
     while (found := _online(current.client)) < count:
         if time.monotonic() >= give_up_s:
-            raise CtlError(f"{found} nodes run after {within:g} s, and not {count}", ExitCode.CHECK_FAILED)
+            raise CtlError(f"{found} nodes run after {within:g} s, not {count}", ExitCode.CHECK_FAILED)
         time.sleep(_POLL_S)
-    current.out.say(f"Nodes that run: {found}")
+    current.out.say(f"Running nodes: {found}")
 
 
 def _online(client: Client) -> int:
@@ -183,7 +183,7 @@ def _forget(current: CommandSession, node: str) -> None:
     if not node:
         raise usage_error("forget needs the name of a node")
     current.client.post("cluster", "forget", body={"node": node})
-    current.out.say(f"{node} is forgotten: it does not count any more, and joins again with an empty directory only")
+    current.out.say(f"{node} is forgotten: it no longer counts, and can join again only with an empty directory")
 
 
 def _drain(current: CommandSession, node: str) -> None:
@@ -218,7 +218,7 @@ def _recover(current: CommandSession, within_s: float, *, accept_loss: bool) -> 
     leader = _later_leader(client, epoch, time.monotonic() + within_s)
     if leader != answer["node"]:
         raise CtlError(f"{leader} leads: {answer['node']} was not recovered")
-    current.out.say(f"{leader} leads. Other nodes follow it, and drop what it has not")
+    current.out.say(f"{leader} leads. Other nodes follow it, and drop what it does not have")
 
 
 def _later_leader(client: Client, epoch: int, give_up_s: float) -> str:

@@ -295,7 +295,7 @@ def _run(group: Any, arguments: list[str]) -> int:
 
 
 def _have_streams() -> None:
-    """Have the three standard streams, also those that were closed for us, and show what an encoding cannot.
+    """Open the three standard streams, also those that were closed for us, and escape what an encoding cannot show.
 
     Input is empty then, and output cannot be written. In this order: each takes the lowest descriptor that is free,
     so that no socket is taken for output.
@@ -311,7 +311,7 @@ def _have_streams() -> None:
 
 
 def _drop_output() -> None:
-    """Let what is buffered go nowhere: at exit Python would try to write it once more, and complain."""
+    """Discard what is buffered: at exit Python would try to write it once more, and complain."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -17,13 +17,13 @@ _Connection = Annotated[
     str,
     typer.Argument(metavar="CONNECTION", help="Its name, as in list_connections name", autocompletion=connection_names),
 ]
-_Reason = Annotated[str, typer.Argument(metavar="REASON", help="What the client is told")]
+_Reason = Annotated[str, typer.Argument(metavar="REASON", help="Reason sent to the client")]
 _Channel = Annotated[
     int, typer.Argument(metavar="CHANNEL", help="The number of its channel, as in list_consumers number")
 ]
 _Tag = Annotated[str, typer.Argument(metavar="CONSUMER_TAG", help="Its tag, as in list_consumers consumer_tag")]
 _WhyCancelled = Annotated[
-    str, typer.Argument(metavar="REASON", help="What the log says, and a client of AMQP 1.0 is told")
+    str, typer.Argument(metavar="REASON", help="Reason for the log, and for a client of AMQP 1.0")
 ]
 _DEFAULT_REASON: Final = "Closed by warren ctl"
 _WHY_CANCELLED: Final = "Cancelled by warren ctl"
@@ -53,8 +53,8 @@ def cancel_consumer(
 def close_all_connections(
     context: typer.Context,
     reason: _Reason = _DEFAULT_REASON,
-    everywhere: Annotated[bool, typer.Option("--global", help="Of every vhost, not only of --vhost")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many")] = None,
+    everywhere: Annotated[bool, typer.Option("--global", help="Of all vhosts, not only of --vhost")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Maximum number")] = None,
 ) -> None:
     """Close the connections of a vhost, or all."""
     current = session(context)

@@ -18,7 +18,7 @@ def give_up_damage(
         bool, typer.Option("--unreadable", help="Include unreadable messages, and mark them damaged")
     ] = False,
 ) -> None:
-    """Give up what is damaged of a queue: its messages are lost, and their space comes back (Warren)."""
+    """Give up the damaged messages of a queue: they are lost, and their space is freed (Warren)."""
     current = session(context)
     body = {"vhost": current.vhost, "queue": queue, "unreadable": unreadable}
     found = current.client.post("warren", "damage", "give-up", body=body).value
@@ -28,7 +28,7 @@ def give_up_damage(
     messages = counted(found["messages"], "damaged message")
     current.out.say(f'Gave up {messages} of queue "{queue}" in vhost "{current.vhost}"')
     if found["reads"]:
-        current.out.say(f"{counted(found['reads'], 'read')} end with what the disk gives: look at list_damage again")
+        current.out.say(f"{counted(found['reads'], 'read')} end with what the disk returns: check list_damage again")
 
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {"give_up_damage": give_up_damage}

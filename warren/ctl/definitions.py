@@ -27,7 +27,7 @@ _OF_VHOST: Final = ("exchanges", "queues", "bindings", "policies", "parameters",
 
 
 def export_definitions(context: typer.Context, file: _Out = "-") -> None:
-    """Write definitions to a file: of everything, or of the vhost named with --vhost."""
+    """Export definitions to a file: of everything, or of the vhost named with --vhost."""
     current = session(context)
     vhost = current.maybe_vhost
     found = current.client.get_object("definitions", *(() if vhost is None else (vhost,)))
@@ -68,7 +68,7 @@ def import_definitions(
         bool, typer.Option("--dry-run", help="Only show what would change; exit code 6: conflicts (Warren)")
     ] = False,
 ) -> None:
-    """Add the definitions of a file: to everything, or to the vhost named with --vhost. Exit code 6: not all of it."""
+    """Import definitions from a file: of everything, or for the vhost of --vhost. Exit code 6: imported in part."""
     current = session(context)
     document = _read(file)
     vhost = current.maybe_vhost

@@ -14,7 +14,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the reader", show
 
 
 def release_drain(context: typer.Context, queue: Queue, name: _Name) -> None:
-    """Give the claims of a drain back to its queue; its present reader is refused from then on (Warren)."""
+    """Return the claims of a drain to its queue; its current reader is refused from then on (Warren)."""
     current = session(context)
     path = ("warren", "drains", current.vhost, queue, name, "release")
     found = current.client.post(*path, body={}).value
@@ -29,7 +29,7 @@ def delete_drain(
     context: typer.Context,
     queue: Queue,
     name: _Name,
-    discard: Annotated[bool, typer.Option("--discard", help="With what it has claimed, which is lost")] = False,
+    discard: Annotated[bool, typer.Option("--discard", help="Including its claimed messages, which are lost")] = False,
 ) -> None:
     """Forget a drain (Warren)."""
     current = session(context)

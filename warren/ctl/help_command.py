@@ -11,7 +11,7 @@ import typer
 def help_of(
     context: typer.Context,
     command: Annotated[
-        str | None, typer.Argument(metavar="COMMAND|WORD", help="Without one: all commands; a word: those about it")
+        str | None, typer.Argument(metavar="COMMAND|WORD", help="A command or a search word; default: all commands")
     ] = None,
 ) -> None:
     """Explain a command, list the commands about a word, or name all of them."""

@@ -29,14 +29,14 @@ def restart_shovel(context: typer.Context, name: _Name) -> None:
 
 
 def delete_lake_table(context: typer.Context, name: _Name) -> None:
-    """Stop following with a table; the table stays (Warren)."""
+    """Stop a table from following its source; the table stays (Warren)."""
     current = session(context)
     current.client.delete("parameters", "lake", current.vhost, name)
-    current.out.say(f'The table "{name}" in vhost "{current.vhost}" follows no more')
+    current.out.say(f'The table "{name}" in vhost "{current.vhost}" stopped following')
 
 
 def restart_lake_table(context: typer.Context, name: _Name) -> None:
-    """Restart the following of a table; it continues where it is (Warren)."""
+    """Restart a table that follows a source; it continues where it stopped (Warren)."""
     current = session(context)
     current.client.delete("lake", "vhost", current.vhost, name, "restart")
     current.out.say(f'Restarted the table "{name}" in vhost "{current.vhost}"')
@@ -54,7 +54,7 @@ def restart_federation_link(context: typer.Context, link: _LinkId) -> None:
 
 
 def release_links(context: typer.Context) -> None:
-    """Have shovels, federation links and tables run that are held: of a restored or copied broker (Warren)."""
+    """Start held shovels, federation links and tables: of a restored or copied broker (Warren)."""
     current = session(context)
     answer = current.client.post("warren", "links", "release", body={}).value
     was_held = isinstance(answer, dict) and answer.get("released")

@@ -156,7 +156,7 @@ LISTINGS: Final = (
     ),
     Listing(
         "list_permissions",
-        "List who may do what in a vhost.",
+        "List the permissions of users in a vhost.",
         Scope.ONE,
         "permissions",
         ("user", *_PERMISSIONS),
@@ -165,7 +165,7 @@ LISTINGS: Final = (
     ),
     Listing(
         "list_user_permissions",
-        "List what a user may do in each vhost.",
+        "List the permissions of a user in each vhost.",
         Scope.NO_VHOST,
         "users/{name}/permissions",
         ("vhost", *_PERMISSIONS),
@@ -267,7 +267,7 @@ LISTINGS: Final = (
     ),
     Listing(
         "list_lake_tables",
-        "List tables that the broker has follow, and how far they are (Warren).",
+        "List tables that the broker keeps up to date, and their progress (Warren).",
         Scope.ALL,
         "lake",
         ("vhost", "name", "source", "table", "state", "waiting", "lag_s"),
@@ -286,7 +286,7 @@ LISTINGS: Final = (
     ),
     Listing(
         "list_drains",
-        "List drains of queues, and what they have claimed (Warren).",
+        "List drains of queues, and their claims (Warren).",
         Scope.ONE,
         "warren/drains",
         ("queue", "name", "claimed", "epoch", "owner"),
@@ -295,7 +295,7 @@ LISTINGS: Final = (
     ),
     Listing(
         "list_damage",
-        "List what cannot be read, or is damaged on disk (Warren).",
+        "List data that cannot be read, or is damaged on disk (Warren).",
         Scope.NO_VHOST,
         "warren/damage",
         ("what", "vhost", "queue", "file", "first", "end", "messages", "since"),
@@ -303,7 +303,7 @@ LISTINGS: Final = (
     ),
     Listing(
         "list_mqtt_sessions",
-        "List sessions of MQTT clients, also of those that are away (Warren).",
+        "List sessions of MQTT clients, connected or not (Warren).",
         Scope.ONE,
         "warren/mqtt-sessions",
         ("client_id", "connected", "expiry_s", "messages"),
@@ -333,7 +333,7 @@ LISTINGS: Final = (
     ),
     Listing(
         "list_stream_groups",
-        "List the consumer groups of streams, and how far they have come (Warren).",
+        "List the consumer groups of streams, and their offsets (Warren).",
         Scope.ONE,
         "warren/stream-groups",
         ("queue", "name", "committed_offset", "lag", "consumers"),

@@ -25,8 +25,8 @@ from warren.ctl.words import User
 _Columns = Annotated[list[str] | None, typer.Argument(metavar="COLUMN", show_default=False)]
 _Name = Annotated[str | None, typer.Option("--name", metavar="REGEX", help="Only names that match")]
 _Sort = Annotated[str | None, typer.Option("--sort", metavar="COLUMN", help="Order by this; -COLUMN for descending")]
-_Reverse = Annotated[bool, typer.Option("--reverse", help="The other way round")]
-_Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many")]
+_Reverse = Annotated[bool, typer.Option("--reverse", help="Reverse the order")]
+_Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Maximum number")]
 _AllVhosts = Annotated[bool, typer.Option("--all-vhosts", "-A", help="Of every vhost")]
 
 

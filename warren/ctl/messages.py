@@ -24,8 +24,8 @@ _Exchange = Annotated[
     str, typer.Option("--exchange", "-x", metavar="EXCHANGE", help="Default: the default exchange, so the key names "
     "a queue", autocompletion=exchange_names, show_default=False)
 ]  # fmt: skip
-_Count = Annotated[int, typer.Option("--count", "-c", metavar="N", min=1, help="At most so many messages")]
-_Truncate = Annotated[int | None, typer.Option("--truncate", metavar="BYTES", min=0, help="Show no more of each")]
+_Count = Annotated[int, typer.Option("--count", "-c", metavar="N", min=1, help="Maximum number of messages")]
+_Truncate = Annotated[int | None, typer.Option("--truncate", metavar="BYTES", min=0, help="Maximum size shown of each")]
 _Raw = Annotated[bool, typer.Option("--raw", help="Only the payloads, each with a newline, as bytes")]
 
 
@@ -53,9 +53,7 @@ def publish(
     payload: Annotated[str | None, typer.Argument(metavar="PAYLOAD", help="Default: standard input")] = None,
     exchange: _Exchange = "",
     routing_key: Annotated[str, typer.Option("--routing-key", "-k", metavar="KEY")] = "",
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Its content is the payload")
-    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Payload from a file")] = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="May be repeated")
     ] = None,
@@ -64,7 +62,7 @@ def publish(
         typer.Option("--property", metavar="NAME=VALUE", help="content_type, correlation_id, expiration, …"),
     ] = None,
     persistent: Annotated[
-        bool, typer.Option("--persistent/--transient", help="Whether it survives a restart, in a durable queue")
+        bool, typer.Option("--persistent/--transient", help="Store it: it survives a restart in a durable queue")
     ] = True,
 ) -> None:
     """Publish one message and wait until it is confirmed; exit code 1 when no queue took it."""
@@ -95,12 +93,12 @@ def get(
     queue: Queue,
     count: _Count = 1,
     ack_mode: Annotated[
-        AckMode, typer.Option("--ack-mode", help="ack_requeue_false takes them out; the first puts them back")
+        AckMode, typer.Option("--ack-mode", help="ack_requeue_false removes them; ack_requeue_true puts them back")
     ] = AckMode.ACK_REQUEUE_TRUE,
     truncate: _Truncate = None,
     raw: _Raw = False,
 ) -> None:
-    """Take messages from a queue, and by default put them back, redelivered then."""
+    """Get messages from a queue; by default put them back, marked as redelivered."""
     current = session(context)
     body: Object = {"count": count, "ackmode": ack_mode.value, "encoding": "auto"}
     if truncate is not None:
@@ -113,11 +111,13 @@ def peek(
     context: typer.Context,
     queue: Queue,
     state: Annotated[State, typer.Option("--state", help="Which messages")] = State.READY,
-    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="From this place on")] = 0,
+    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Start at this position")] = 0,
     count: _Count = 10,
     routing_key: Annotated[str | None, typer.Option("--routing-key", "-k", metavar="KEY", help="Only with it")] = None,
     header: Annotated[str | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="Only with it")] = None,
-    body: Annotated[str | None, typer.Option("--body", metavar="TEXT", help="Only with this in the payload")] = None,
+    body: Annotated[
+        str | None, typer.Option("--body", metavar="TEXT", help="Only if the payload contains this")
+    ] = None,
     truncate: _Truncate = None,
     raw: _Raw = False,
 ) -> None:

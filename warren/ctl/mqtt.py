@@ -15,7 +15,7 @@ _Filter = Annotated[str, typer.Argument(metavar="FILTER", help="sensors/+/t, or 
 
 
 def end_mqtt_session(context: typer.Context, client_id: _ClientId) -> None:
-    """End the session of an MQTT client, with what waits for it; a connected client is disconnected (Warren)."""
+    """End the session of an MQTT client and drop its messages; a connected client is disconnected (Warren)."""
     current = session(context)
     current.client.delete("warren", "mqtt-sessions", current.vhost, client_id)
     current.out.say(f'Ended the MQTT session of "{client_id}" in vhost "{current.vhost}"')

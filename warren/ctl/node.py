@@ -72,7 +72,7 @@ def status(context: typer.Context) -> None:
 
 
 def cluster_status(context: typer.Context) -> None:
-    """Show the nodes: which of them run, their alarms, partitions and listeners."""
+    """Show the nodes: their state, alarms, partitions and listeners."""
     current = session(context)
     seen = current.client.get_object("overview")
     found = _cluster(seen, current.client.get_list("nodes"))
@@ -101,15 +101,15 @@ def cluster_status(context: typer.Context) -> None:
 def memory_breakdown(
     context: typer.Context,
     unit: Annotated[
-        MemoryUnit | None, typer.Option("--unit", case_sensitive=False, help="One for all, instead of a fitting one")
+        MemoryUnit | None, typer.Option("--unit", case_sensitive=False, help="One unit for all sizes")
     ] = None,
 ) -> None:
-    """Show what takes the memory of the node, the largest first."""
+    """Show the memory use of the node, the largest part first."""
     current = session(context)
     node = str(current.client.get_object("overview").get("node"))
     memory = current.client.get_object("nodes", node, "memory").get("memory")
     if not isinstance(memory, dict):
-        raise CtlError(f"node {node} does not say what takes its memory")
+        raise CtlError(f"node {node} does not report its memory use")
     parts = {name: value for name, value in memory.items() if type(value) is int and value}
     whole = sum(parts.values())
     rows = [
@@ -123,7 +123,7 @@ def set_log_level(context: typer.Context, level: Annotated[LogLevel, typer.Argum
     """Log from debug, info, warning or error up, until the next start or SIGHUP (Warren)."""
     current = session(context)
     current.client.put("warren", "log-level", body={"level": level.value})
-    current.out.say(f"Lines are logged from level {level.value} up")
+    current.out.say(f"Log level is {level.value}")
 
 
 def overview(context: typer.Context) -> None:
@@ -143,7 +143,7 @@ def version(context: typer.Context) -> None:
 
 
 def listeners(context: typer.Context) -> None:
-    """List where the broker listens."""
+    """List the addresses on which the broker listens."""
     current = session(context)
     found = current.client.get_object("overview").get("listeners", [])
     columns = ("node", "protocol", "ip_address", "port")
@@ -162,7 +162,7 @@ def environment(context: typer.Context) -> None:
 
 
 def set_cluster_name(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
-    """Change the name that the broker shows."""
+    """Set the cluster name that the broker shows."""
     current = session(context)
     current.client.put("cluster-name", body={"name": name})
     current.out.say(f'The cluster is called "{name}"')
@@ -209,7 +209,7 @@ def reactor(context: typer.Context) -> None:
 
 
 def report(context: typer.Context) -> None:
-    """Print status and every listing, to attach to a question; no passwords and no hashes."""
+    """Print status and all listings, for a support request; without passwords and hashes."""
     from warren.ctl.listing_table import LISTINGS
     from warren.ctl.listings import Asked, table
 

@@ -63,7 +63,7 @@ class Output:
         self._headers = headers
 
     def say(self, text: str) -> None:
-        """Tell what was done."""
+        """Report what was done."""
         if self.talks:
             self._write(shown(text) + "\n")
 

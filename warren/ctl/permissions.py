@@ -22,7 +22,7 @@ _MaybeExchange = Annotated[
 
 
 def set_permissions(context: typer.Context, user: User, configure: _Configure, write: _Write, read: _Read) -> None:
-    """Let a user into a vhost, and say what it may do there."""
+    """Grant a user access to a vhost, with permissions."""
     current = session(context)
     body = {"configure": configure, "write": write, "read": read}
     current.client.put("permissions", current.vhost, user, body=body)
@@ -30,7 +30,7 @@ def set_permissions(context: typer.Context, user: User, configure: _Configure, w
 
 
 def clear_permissions(context: typer.Context, user: User) -> None:
-    """Shut a user out of a vhost."""
+    """Remove a user's access to a vhost."""
     current = session(context)
     current.client.delete("permissions", current.vhost, user)
     current.out.say(f'Permissions of user "{user}" in vhost "{current.vhost}" are cleared')
@@ -39,7 +39,7 @@ def clear_permissions(context: typer.Context, user: User) -> None:
 def set_topic_permissions(
     context: typer.Context, user: User, exchange: Exchange, write: _WriteKey, read: _ReadKey
 ) -> None:
-    """Restrict which routing keys a user may use with a topic exchange."""
+    """Restrict the routing keys that a user may use with a topic exchange."""
     current = session(context)
     body = {"exchange": exchange, "write": write, "read": read}
     current.client.put("topic-permissions", current.vhost, user, body=body)
@@ -47,7 +47,7 @@ def set_topic_permissions(
 
 
 def clear_topic_permissions(context: typer.Context, user: User, exchange: _MaybeExchange = None) -> None:
-    """Lift the restrictions of routing keys for a user."""
+    """Remove the restrictions on routing keys for a user."""
     current = session(context)
     which = () if exchange is None else (exchange,)
     current.client.delete("topic-permissions", current.vhost, user, *which)

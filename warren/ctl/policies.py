@@ -12,9 +12,9 @@ from warren.ctl.exit_codes import CtlError
 from warren.ctl.session import CommandSession, session
 from warren.ctl.words import JsonText, Policy, json_object, json_value
 
-_Pattern = Annotated[str, typer.Argument(metavar="PATTERN", help="A regex for names; it may match anywhere")]
+_Pattern = Annotated[str, typer.Argument(metavar="PATTERN", help="A regex for names, not anchored")]
 _Definition = Annotated[str, typer.Argument(metavar="DEFINITION", help='JSON, such as {"max-length": 1000}')]
-_Priority = Annotated[int, typer.Option("--priority", metavar="N", help="The highest that matches applies")]
+_Priority = Annotated[int, typer.Option("--priority", metavar="N", help="The highest matching priority applies")]
 _ApplyTo = Annotated[
     str,
     typer.Option("--apply-to", metavar="KIND", help="all, queues, exchanges, classic_queues, quorum_queues or streams"),

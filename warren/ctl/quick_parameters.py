@@ -10,7 +10,7 @@ from typing import Any
 
 
 def make_quick(parameter: Any) -> None:
-    """Let one parameter of a command take values that need no reading as they are; twice is as good as once."""
+    """Pass values that need no conversion through one parameter as they are; calling this twice changes nothing."""
     descriptor = getattr(parameter, "type_descriptor", None)
     if descriptor is None or "process_value" in vars(parameter):
         return

@@ -73,17 +73,17 @@ def shared_options(
         str | None, _option("--cacert", metavar="FILE", panel=_CONNECTION, help="Trust these CAs for https")
     ] = None,
     shared_insecure: Annotated[
-        bool, _option("--insecure", panel=_CONNECTION, help="Take any certificate for https")
+        bool, _option("--insecure", panel=_CONNECTION, help="Accept any certificate for https")
     ] = False,
     shared_timeout: Annotated[
         float | None,
         _option("--timeout", "-t", metavar="SECONDS", panel=_CONNECTION, help="For each answer"),
     ] = None,
     shared_formatter: Annotated[Format | None, _option("--formatter", panel=_OUTPUT, help="Default: table")] = None,
-    shared_quiet: Annotated[bool, _option("--quiet", "-q", panel=_OUTPUT, help="Only what was asked for")] = False,
+    shared_quiet: Annotated[bool, _option("--quiet", "-q", panel=_OUTPUT, help="Print only the result")] = False,
     shared_silent: Annotated[bool, _option("--silent", "-s", panel=_OUTPUT, help="And no headers")] = False,
     shared_no_table_headers: Annotated[
-        bool, _option("--no-table-headers", panel=_OUTPUT, help="No line with names of columns")
+        bool, _option("--no-table-headers", panel=_OUTPUT, help="Omit the header line")
     ] = False,
 ) -> None:
     """Hold the options of all commands; never called."""

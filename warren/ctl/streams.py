@@ -39,7 +39,7 @@ def add_super_stream(
     partitions: Annotated[int | None, typer.Option("--partitions", metavar="N", help="3 without")] = None,
     binding_keys: Annotated[
         str | None,
-        typer.Option("--binding-keys", "--routing-keys", metavar="A,B", help="One partition for each of these"),
+        typer.Option("--binding-keys", "--routing-keys", metavar="A,B", help="One partition per key"),
     ] = None,
     kind: Annotated[
         str | None,
@@ -128,7 +128,7 @@ def delete_stream_group(context: typer.Context, queue: Queue, group: _Group) -> 
 
 
 def stream_offset(context: typer.Context, queue: Queue, position: _Position) -> None:
-    """Print the offset in a stream that a time or a name stands for (Warren)."""
+    """Print the stream offset of a time or a name (Warren)."""
     current = session(context)
     found = current.client.post("warren", "streams", current.vhost, queue, "offset", body=_position(position))
     current.out.document(found.value) if current.out.is_json else current.out.result(str(found.value["offset"]))

@@ -86,21 +86,21 @@ class Seen(NamedTuple):
 def top(
     context: typer.Context,
     interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=INTERVAL_MIN_S, max=3600, help="From screen to screen")
+        float, typer.Option("--interval", metavar="SECONDS", min=INTERVAL_MIN_S, max=3600, help="Refresh interval")
     ] = 2.0,
-    sort: Annotated[Order, typer.Option("--sort", help="The queues, the most first")] = Order.MESSAGES,
+    sort: Annotated[Order, typer.Option("--sort", help="Order of the queues, highest first")] = Order.MESSAGES,
     once: Annotated[bool, typer.Option("--once", help="Print it once, in a pipe too")] = False,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, max=PAGE_SIZE, help="Rows of each table, with --once")
     ] = ROWS_ONCE,
 ) -> None:
-    """Watch the queues and connections that do most; q ends it, m, p and d sort."""
+    """Watch the busiest queues and connections; q quits; m, p and d sort."""
     current = session(context)
     if once:
         _print(current, look(current, sort, limit))
         return
     if not sys.stdout.isatty():
-        raise usage_error("top: standard output is no terminal: use --once")
+        raise usage_error("top: standard output is not a terminal: use --once")
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -244,7 +244,7 @@ def _table(columns: dict[str, str], items: list[Object]) -> Table:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Have keys read one by one; what is yielded waits so many seconds for one, and returns it or nothing."""
+    """Read keys one by one; what is yielded waits so many seconds for one, and returns it or nothing."""
     if not sys.stdin.isatty():
 
         def wait(seconds: float) -> str:
@@ -276,7 +276,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Have Ctrl-C remembered; what is yielded tells whether it came.
+    """Remember Ctrl-C; what is yielded tells whether it came.
 
     It interrupts as always, but for where Python only prints what is raised, in a finalizer for instance.
     """

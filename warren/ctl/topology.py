@@ -14,8 +14,8 @@ from warren.ctl.words import ArgumentTexts, Exchange, Queue, json_object, key_va
 
 _ArgumentsJson = Annotated[str | None, typer.Option("--arguments", metavar="JSON", help="All arguments at once")]
 _Durable = Annotated[bool, typer.Option("--durable/--transient", help="Survives a restart of the broker")]
-_AutoDelete = Annotated[bool, typer.Option("--auto-delete", help="Goes with its last user")]
-_IfUnused = Annotated[bool, typer.Option("--if-unused", help="Only when nobody uses it")]
+_AutoDelete = Annotated[bool, typer.Option("--auto-delete", help="Deleted with its last consumer or binding")]
+_IfUnused = Annotated[bool, typer.Option("--if-unused", help="Only if unused")]
 _Key = Annotated[str, typer.Option("--routing-key", "-k", metavar="KEY")]
 _Destination = Annotated[str, typer.Argument(metavar="DESTINATION")]
 _DestinationType = Annotated[str, typer.Option("--destination-type", metavar="KIND", help="queue or exchange")]
@@ -44,7 +44,7 @@ def declare_queue(
 def delete_queue(
     context: typer.Context,
     queue: Queue,
-    if_empty: Annotated[bool, typer.Option("--if-empty", help="Only when it has no messages")] = False,
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Only if empty")] = False,
     if_unused: _IfUnused = False,
 ) -> None:
     """Delete a queue with its messages."""
@@ -70,7 +70,7 @@ def pause_queue(context: typer.Context, queue: Queue) -> None:
 
 
 def resume_queue(context: typer.Context, queue: Queue) -> None:
-    """Let a paused queue deliver again (Warren)."""
+    """Resume delivery from a paused queue (Warren)."""
     current = session(context)
     current.client.delete("warren", "queues", current.vhost, queue, "pause")
     current.out.say(f'Resumed queue "{queue}" in vhost "{current.vhost}"')
@@ -153,9 +153,9 @@ def route(
     exchange: Exchange,
     routing_key: Annotated[str, typer.Argument(metavar="ROUTING_KEY")] = "",
     header: _Headers = None,
-    path: Annotated[bool, typer.Option("--path", help="Show every step on the way")] = False,
+    path: Annotated[bool, typer.Option("--path", help="Show every step of the route")] = False,
 ) -> None:
-    """Show which queues a message would reach, without publishing it (Warren)."""
+    """Show the queues that a message would reach, without publishing it (Warren)."""
     current = session(context)
     body = {"exchange": exchange, "routing_key": routing_key, "headers": key_values(header, "--header")}
     found: Object = current.client.post("warren", "route", current.vhost, body=body).value

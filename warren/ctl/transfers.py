@@ -39,14 +39,14 @@ _ToExchange = Annotated[
     typer.Option("--to-exchange", metavar="EXCHANGE", help="Publish them there", autocompletion=exchange_names),
 ]
 _WithKey = Annotated[
-    str | None, typer.Option("--with-key", metavar="KEY", help="With --to-exchange: instead of their own routing key")
+    str | None, typer.Option("--with-key", metavar="KEY", help="With --to-exchange: replaces their own routing key")
 ]
 _State = Annotated[Source, typer.Option("--state", help="Which messages")]
-_Count = Annotated[int | None, typer.Option("--count", "-c", metavar="N", min=1, help="At most so many")]
-_Rate = Annotated[int | None, typer.Option("--rate", metavar="N", min=1, help="At most so many per second")]
+_Count = Annotated[int | None, typer.Option("--count", "-c", metavar="N", min=1, help="Maximum number")]
+_Rate = Annotated[int | None, typer.Option("--rate", metavar="N", min=1, help="Maximum number per second")]
 _Key = Annotated[str | None, typer.Option("--routing-key", "-k", metavar="KEY", help="Only messages with it")]
 _Header = Annotated[str | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="Only messages with it")]
-_Body = Annotated[str | None, typer.Option("--body", metavar="TEXT", help="Only messages with this in the payload")]
+_Body = Annotated[str | None, typer.Option("--body", metavar="TEXT", help="Only messages whose payload contains this")]
 
 
 def _between(mode: str, summary: str) -> Callable[..., None]:
@@ -122,7 +122,7 @@ def _run(
     client = current.client
     location = client.post("warren", "queues", current.vhost, queue, "transfers", body=body).location
     if location is None:
-        raise CtlError("the broker did not say where the transfer is")
+        raise CtlError("the broker did not name the transfer")
     path = ("warren", "transfers", current.vhost, last_segment(location))
     try:
         found = _watch(current, path, wanted=not current.out.is_json)

@@ -17,7 +17,7 @@ _TagsOption = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", h
 
 
 def add_user(context: typer.Context, user: User, password: NewPassword = None, tag: _TagsOption = None) -> None:
-    """Create a user who may log in but has no permissions yet."""
+    """Create a user, which may log in but has no permissions yet."""
     current = session(context)
     if current.client.maybe_get("users", user) is not None:
         raise CtlError(f'user "{user}" already exists')
@@ -27,14 +27,14 @@ def add_user(context: typer.Context, user: User, password: NewPassword = None, t
 
 
 def delete_user(context: typer.Context, user: User) -> None:
-    """Delete a user and what it was permitted."""
+    """Delete a user and its permissions."""
     current = session(context)
     current.client.delete("users", user)
     current.out.say(f'Deleted user "{user}"')
 
 
 def change_password(context: typer.Context, user: User, password: NewPassword = None) -> None:
-    """Give a user another password."""
+    """Change a user's password."""
     current = session(context)
     tags = _tags_of(current.client.get_object("users", user))
     current.client.put("users", user, body={"password": new_password(password), "tags": tags})
@@ -42,7 +42,7 @@ def change_password(context: typer.Context, user: User, password: NewPassword = 
 
 
 def clear_password(context: typer.Context, user: User) -> None:
-    """Take the password away: the user cannot log in with any."""
+    """Remove a user's password: the user cannot log in with one."""
     current = session(context)
     tags = _tags_of(current.client.get_object("users", user))
     current.client.put("users", user, body={"password_hash": "", "tags": tags})
@@ -50,7 +50,7 @@ def clear_password(context: typer.Context, user: User) -> None:
 
 
 def set_user_tags(context: typer.Context, user: User, tags: _Tags = None) -> None:
-    """Replace the tags of a user; without any it only uses AMQP."""
+    """Replace the tags of a user; without tags it can only use AMQP."""
     current = session(context)
     found = current.client.get_object("users", user)
     body = {
@@ -63,11 +63,11 @@ def set_user_tags(context: typer.Context, user: User, tags: _Tags = None) -> Non
 
 
 def authenticate_user(context: typer.Context, user: User, password: NewPassword = None) -> None:
-    """Try a user name with a password; exit code 4 when they are refused."""
+    """Check a user name with a password; exit code 4 if refused."""
     current = session(context)
     with current.client_as(user, new_password(password)) as client:
         _log_in(client, user)
-    current.out.say(f'User "{user}" is who it says')
+    current.out.say(f'User "{user}" is authenticated')
 
 
 def _log_in(client: Client, user: str) -> None:
@@ -83,7 +83,7 @@ def _log_in(client: Client, user: str) -> None:
 
 
 def whoami(context: typer.Context) -> None:
-    """Show who the broker takes this command for."""
+    """Show the user of this command."""
     current = session(context)
     current.out.record("", current.client.get_object("whoami"))
 

@@ -15,7 +15,7 @@ from warren.ctl.words import User, Vhost, json_object
 _Limits = Annotated[str, typer.Argument(metavar="JSON", help='{"max-connections": 100}; -1: no limit')]
 _MaybeVhost = Annotated[
     str | None,
-    typer.Argument(metavar="VHOST", help="Default: the vhost of --vhost", autocompletion=vhost_names),
+    typer.Argument(metavar="VHOST", help="Default: the vhost given by --vhost", autocompletion=vhost_names),
 ]
 
 
@@ -26,7 +26,7 @@ def add_vhost(
     tags: Annotated[str | None, typer.Option(metavar="TAG,TAG")] = None,
     default_queue_type: Annotated[str | None, typer.Option(metavar="TYPE", help="classic, quorum or stream")] = None,
 ) -> None:
-    """Create a vhost, or change what describes it."""
+    """Create a vhost, or change its description."""
     current = session(context)
     given = {"description": description, "tags": tags, "default_queue_type": default_queue_type}
     current.client.put("vhosts", vhost, body={key: value for key, value in given.items() if value is not None})

@@ -18,7 +18,7 @@ Exchange = Annotated[str, typer.Argument(metavar="EXCHANGE", autocompletion=exch
 Policy = Annotated[str, typer.Argument(metavar="NAME", autocompletion=policy_names, show_default=False)]
 NewPassword = Annotated[
     str | None,
-    typer.Argument(metavar="PASSWORD", help="Better left out: then asked for, or a line of standard input"),
+    typer.Argument(metavar="PASSWORD", help="Prefer to omit it: read from the prompt or standard input"),
 ]
 JsonText = Annotated[str, typer.Argument(metavar="JSON", show_default=False)]
 ArgumentTexts = Annotated[

@@ -79,7 +79,7 @@ def test_a_new_connection_that_dies_is_not_tried_for_ever(api: FakeApi) -> None:
         (401, {"error": "not_authorized", "reason": "Login failed"}, ExitCode.REFUSED, "refused: Login failed"),
         (403, {"error": "forbidden", "reason": "no"}, ExitCode.REFUSED, "refused: no"),
         (404, {"error": "not_found", "reason": "x"}, ExitCode.NOT_FOUND, 'not found: queue "q" in vhost "/"'),
-        (405, None, ExitCode.NOT_FOUND, "the API of this broker cannot do that: queues///q"),
+        (405, None, ExitCode.NOT_FOUND, "not supported by this broker's API: queues///q"),
         (400, {"error": "bad_request", "reason": "a\n\n b &lt;1&gt;"}, ExitCode.FAILED, "a b <1>"),
         (400, {"error": "bad_request", "reason": ["a", 1]}, ExitCode.FAILED, '["a", 1]'),
         (400, {"error": "bad_request"}, ExitCode.FAILED, "bad_request"),
@@ -285,7 +285,7 @@ def test_the_port_of_amqp_is_named_as_such() -> None:
         with Client(Target(url, "guest", "guest")) as client, pytest.raises(CtlError) as caught:
             client.get("whoami")
         broker.join()
-    assert caught.value.reason == f"cannot reach {url}: that is an AMQP port, and no management API"
+    assert caught.value.reason == f"cannot reach {url}: that is an AMQP port, not a management API"
     assert caught.value.exit_code is ExitCode.UNREACHABLE
 
 

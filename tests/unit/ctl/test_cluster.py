@@ -137,7 +137,7 @@ def test_a_recovery_is_over_when_the_node_leads(api: FakeApi, ctl: Ctl) -> None:
     ended = ctl("cluster", "recover", "--accept-loss")
     assert ended.exit_code == 0 and ended.out.splitlines() == [
         "rabbit@two is recovered, from its log up to 7592 of epoch 4",
-        "rabbit@two leads. Other nodes follow it, and drop what it has not",
+        "rabbit@two leads. Other nodes follow it, and drop what it does not have",
     ]
     assert api.changes() == [("POST", "/api/cluster/recover", {"accept_loss": True})]
 
@@ -155,7 +155,7 @@ def test_nodes_are_waited_for_until_enough_run(api: FakeApi, ctl: Ctl) -> None:
     api.answer("GET", "nodes", {"error": "unavailable", "reason": "no node that leads"}, 503)
     api.answer("GET", "nodes", [there, {"name": "rabbit@two", "running": False}])
     api.answer("GET", "nodes", [there, there | {"name": "rabbit@two"}])
-    assert ctl("await_online_nodes", "2").out == "Nodes that run: 2\n"
+    assert ctl("await_online_nodes", "2").out == "Running nodes: 2\n"
     assert ctl("await_online_nodes", "3", "--within", "0").exit_code == ExitCode.CHECK_FAILED
 
 

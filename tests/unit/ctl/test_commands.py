@@ -134,7 +134,7 @@ CASES = (
     Case(
         ["set_log_level", "debug"],
         ("PUT", "warren/log-level", {"level": "debug"}),
-        "Lines are logged from level debug up",
+        "Log level is debug",
     ),
     Case(["clear_policy", "p"], ("DELETE", "policies/%2F/p", None), 'Policy "p" in vhost "/" is cleared'),
     Case(
@@ -325,7 +325,7 @@ CASES = (
     Case(
         ["delete_lake_table", "t"],
         ("DELETE", "parameters/lake/%2F/t", None),
-        'The table "t" in vhost "/" follows no more',
+        'The table "t" in vhost "/" stopped following',
     ),
     Case(
         ["restart_lake_table", "t"],

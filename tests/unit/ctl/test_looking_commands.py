@@ -211,7 +211,7 @@ def test_in_json_memory_is_in_bytes(broker: FakeApi, ctl: Ctl) -> None:
 
 def test_a_node_that_does_not_say_what_takes_memory_is_a_failure(broker: FakeApi, ctl: Ctl) -> None:
     broker.answer("GET", "nodes/n%40h/memory", {"memory": "not_available"})
-    assert ctl("memory_breakdown") == (1, "", "warren ctl: node n@h does not say what takes its memory\n")
+    assert ctl("memory_breakdown") == (1, "", "warren ctl: node n@h does not report its memory use\n")
     assert ctl("memory_breakdown", "--unit", "stones").exit_code == 2
 
 

@@ -81,7 +81,7 @@ def test_who_may_not_see_the_node_sees_the_rest(broker: FakeApi, ctl: Ctl) -> No
 
 def test_a_pipe_without_once_is_wrong_usage(broker: FakeApi, ctl: Ctl) -> None:
     """(2)"""
-    assert ctl("top") == (2, "", "warren ctl: top: standard output is no terminal: use --once\n")
+    assert ctl("top") == (2, "", "warren ctl: top: standard output is not a terminal: use --once\n")
     assert broker.asked == []
 
 
