@@ -591,7 +591,7 @@ def test_every_command_and_every_setting_has_its_place_in_the_manual(monkeypatch
     assert in_ctl == {name for group in GROUPS for name in group.names.split()}
     assert set(re.findall(r"(?m)^\.B ([\w.]+)$", pages["warren.toml.5"])) == set(KEYS)
     # The options that help shows, with what they mean.
-    assert "\\-\\-data\\-dir DIR\nDirectory of everything that outlives the broker" in pages["warren-serve.1"]
+    assert "\\-\\-data\\-dir DIR\nDirectory of all persistent data" in pages["warren-serve.1"]
     assert "\\-\\-persistent" in pages["warren-perf.1"]
     for name in commands - {"config"}:
         assert f".nf\nwarren {name.replace('-', chr(92) + '-')}" in pages[f"warren-{name}.1"]

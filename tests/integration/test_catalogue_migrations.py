@@ -341,7 +341,7 @@ def test_it_is_said_before_a_migration_that_no_copy_is_made(
         loaded(database.url)
         loaded(database.url)
     said = [record.getMessage() for record in caplog.records]
-    text = "the metadata store is migrated without a copy of what it was"
+    text = "the metadata store is migrated without a copy of its old contents"
     assert said == ([] if database.url.startswith("sqlite") else [text])
 
 

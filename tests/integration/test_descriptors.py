@@ -132,7 +132,7 @@ def test_a_process_that_could_serve_nobody_does_not_start(tmp_path: Path) -> Non
     process = WarrenProcess(tmp_path, wrapper=wrapper)
     process.spawn()
     assert process.wait() == 1
-    assert process.log().strip() == "warren: 64 open files (ulimit -n) are too few: a broker needs at least 128"
+    assert process.log().strip() == "warren: 64 open files (ulimit -n) are not enough: a broker needs at least 128"
 
 
 def test_a_thousand_silent_connections_to_the_ports_of_http_refuse_no_client(tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ class Application:
             self._reactor.close()
 
     def stop(self) -> None:
-        """Have `run` drain and end; asked once more, it ends at once."""
+        """Tell `run` to drain and end; the second call ends it immediately."""
         if self._replication is not None:
             self._replication.stopping()
         if self._asked_to_stop.is_set() and self._was_told_to_stop and not self._drain_scope.cancel_called:
@@ -510,7 +510,7 @@ class Application:
                 collect_lately(now_s, quiet=used_s - used_before_s < QUIET * (now_s - before_s))
 
     async def _keep_time(self) -> None:
-        """Let the engine do what is due: expire, release, delete."""
+        """Run the engine's timers when they are due: expire, release, delete."""
         timers = self._broker.timers
         while True:
             self._sooner = trio.Event()

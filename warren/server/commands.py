@@ -144,7 +144,7 @@ def example_config(context: typer.Context) -> None:
 def import_rabbitmq(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="RabbitMQ's rabbitmq.conf")],
     lenient: Annotated[
-        bool, typer.Option("--lenient", help="leave out what has no counterpart, with a remark")
+        bool, typer.Option("--lenient", help="omit lines without a counterpart, with a comment")
     ] = False,
 ) -> None:
     """Print RabbitMQ's settings as a file for `warren serve --config`; fail if a line has no counterpart."""
@@ -161,7 +161,7 @@ def import_rabbitmq(
         for line, remark in found.missing:
             print(f"{file}:{line.number}: {line.shown}: {remark}", file=sys.stderr)
         print(
-            f"{len(found.missing)} lines have no counterpart: change or remove them, or leave them out by --lenient",
+            f"{len(found.missing)} lines have no counterpart: change or remove them, or omit them with --lenient",
             file=sys.stderr,
         )
         raise typer.Exit(1)
@@ -187,7 +187,7 @@ def hash_password_command(
     else:
         password = sys.stdin.buffer.readline().rstrip(b"\r\n")
     if not password:
-        raise typer.BadParameter("an empty password lets nobody in", param_hint="password")
+        raise typer.BadParameter("an empty password cannot log in", param_hint="password")
     if algorithm == SCRYPT:
         print(hash_password(password).text)
     else:

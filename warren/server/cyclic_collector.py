@@ -57,7 +57,7 @@ class FullCollections:
         self._last_s = 0.0
 
     def begin(self) -> None:
-        """The broker has started, and what there is now is frozen."""
+        """Begin to watch: the broker has started, and what there is now is frozen."""
         self._has_begun = True
         self._last_s = time.monotonic()
 
@@ -98,7 +98,7 @@ def pause_collector() -> None:
 
 
 def bound_collector() -> None:
-    """From now on collect only among new containers, never again among existing ones."""
+    """Restrict collections to new containers: existing ones are never looked at again."""
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, _NEVER)
     gc.enable()

@@ -59,7 +59,7 @@ class DataDir:
         try:
             if (path / UNFINISHED_RESTORE).exists():
                 raise StartError(
-                    f"data directory {path}: a backup was restored into it in part only: remove what is in it, and "
+                    f"data directory {path}: it holds an incomplete restore of a backup: empty it, and "
                     "restore again (warren store restore)"
                 )
             note_place(path)
@@ -89,8 +89,8 @@ def _make_private(path: Path) -> None:
     names = set(os.listdir(path)) - _NOBODYS_FILES
     if names and LOCK_NAME not in names:
         raise StartError(
-            f"data directory {path}: others can read it and it holds files that are not Warren's; "
-            "name a directory of its own, or make it private (chmod 700)"
+            f"data directory {path}: it is readable by others, and has files that are not Warren's; "
+            "use a separate directory, or make it private (chmod 700)"
         )
     path.chmod(0o700)
 

@@ -63,7 +63,7 @@ class Descriptors:
         """
         found = self.clients_below - len(os.listdir(OPEN_DESCRIPTORS))
         if found < CONNECTIONS_MIN:
-            raise StartError(f"{self.limit} open files (ulimit -n) are too few: a broker needs at least 128")
+            raise StartError(f"{self.limit} open files (ulimit -n) are not enough: a broker needs at least 128")
         return found
 
 

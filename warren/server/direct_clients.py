@@ -206,7 +206,7 @@ class DirectClient:
         self._woken.set()
 
     async def _next(self) -> None:
-        """Wait until there is an answer, or the session may continue; then let it."""
+        """Wait until there is an answer, or the session may continue; then resume it."""
         await self._woken.wait()
         self._woken = trio.Event()
         if self.session.commands:

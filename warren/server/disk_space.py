@@ -62,7 +62,7 @@ class DiskSpace:
         self._space_taken = trio.Event()  # since the last look at the free space
 
     def spare_is_ready(self) -> None:
-        """The next segment has been prepared: look at the free space again."""
+        """Look at the free space again: the next segment has been prepared."""
         self._space_taken.set()
 
     def maybe_prepare_spare(self, job: CommitJob) -> None:
@@ -80,7 +80,7 @@ class DiskSpace:
             self._space_taken.set()
 
     def met(self, shortage: Shortage) -> None:
-        """A job found no space: publishers wait until there is some again (3)."""
+        """Handle a job that found no space: publishers wait until there is some again (3)."""
         job = shortage.job
         if isinstance(job, QuarantineJob):
             log.warning("no space to copy a damaged segment", segment=job.segment, reason=shortage.reason)
@@ -97,7 +97,7 @@ class DiskSpace:
         self._set_alarm()
 
     def found(self, kind: str) -> None:
-        """A job of that kind has found space."""
+        """End the shortage of a kind of jobs: one of them has found space."""
         if self.shortages.pop(kind, None) is not None:
             log.info("the message store has space again", what=kind)
             self._set_alarm()

@@ -22,7 +22,7 @@ _HEAD: Final = """\
 #
 # A line that is commented out shows the default, or an example where it says so. Flags and variables of the environment
 # (WARREN_ and the key in capitals, dots as underscores) take precedence over this file. `warren config --config FILE`
-# prints what is in force and where it came from.
+# prints the values in force and their origins.
 """
 _BYTES: Final = ("_bytes", "_bytes_per_s")
 

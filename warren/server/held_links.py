@@ -77,13 +77,13 @@ class HeldLinks:
             await self._remove_mark()
         if self.reason:
             log.warning(
-                "links are held: shovels, federation links and tables do not run",
+                "links are held: shovels, federation links and tables are stopped",
                 reason=self.reason,
                 advice="warren ctl release_links",
             )
 
     async def release(self, administer: Administer, by: str) -> bool:
-        """Let links run, for good; tell whether they were held. `by`: the user who requests that.
+        """Release the links, for good; tell whether they were held. `by`: the user who requests that.
 
         Raises:
             CommitTimeout: they run, but that is not durable yet.

@@ -33,10 +33,7 @@ from warren.server.recovered_messages import Recovered
 from warren.server.start_errors import StartError
 from warren.vhosts.metadata import MetadataChange
 
-ADVICE: Final = (
-    "put back the newer one; to start with what is here, although confirmed messages are missing: "
-    "warren serve --accept-loss"
-)
+ADVICE: Final = "put the newer one back; to start without the missing confirmed messages: warren serve --accept-loss"
 
 log = get_logger("server")
 
@@ -70,7 +67,7 @@ def compare(metadata: Metadata, messages: Recovered, directory: Path, *, accept_
     reason = _why_messages_are_missing(metadata, messages)
     if not reason:
         if accept_loss:
-            log.warning("accept_loss is set, and nothing is missing: remove it, or it accepts what is lost later")
+            log.warning("accept_loss is set, but nothing is missing: remove it, or it also accepts later losses")
         return
     if not accept_loss:
         raise StartError(f"message store {directory}: {reason}; {ADVICE}")

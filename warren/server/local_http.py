@@ -50,12 +50,12 @@ class LocalHttp:
         await self._wanted.wait()
 
     def opened(self, url: str) -> None:
-        """Tell that the listener is open at `url`."""
+        """Note that the listener is open at `url`."""
         self._url = url
         self._opened.set()
 
     def closed(self) -> None:
-        """Tell that the listener is closed, and may be opened again."""
+        """Note that the listener is closed, and may be opened again."""
         self._opened = trio.Event()
 
 

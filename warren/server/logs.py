@@ -156,7 +156,7 @@ class _WriterHandler(logging.Handler):
 
 def _dropped_line(formatter: logging.Formatter, lines: int) -> str:
     """Return the line that says how many were dropped."""
-    text = "log lines were dropped: stderr took nothing"
+    text = "log lines were dropped: stderr was blocked"
     record = logging.LogRecord(f"{_ROOT}.logs", logging.WARNING, "", 0, text, None, None)
     record.fields = {"lines": lines}
     return formatter.format(record) + "\n"

@@ -202,7 +202,7 @@ class Plugin(Protocol):
     """Runs beside the broker, in its process."""
 
     def prepare(self, management: Management) -> None:
-        """Tell the broker what it has to know before it imports definitions: validators of parameters, for instance.
+        """Prepare the broker before it imports definitions: with validators of parameters, for instance.
 
         Nothing runs yet. Do not start anything here.
         """

@@ -312,7 +312,7 @@ class MessageStoreService:
         return self._unread.failures
 
     def give_up_reads(self, vhost: str, queue: str) -> int:
-        """Let the failing reads of a queue take what the disk returns; return the number of these reads.
+        """Accept what the disk returns for the failing reads of a queue; return the number of these reads.
 
         Bytes that the disk does not return count as damaged then.
         """
@@ -399,7 +399,7 @@ class MessageStoreService:
                 if not reason:
                     stalls_at_s = trio.current_time() + STALL_S
                 elif trio.current_time() >= stalls_at_s:
-                    log.warning("the last commits are not confirmed, and nothing waits for them", reason=reason)
+                    log.warning("the last commits are not confirmed, and are no longer waited for", reason=reason)
                     return False
             if not self.failed:
                 return await self._in_thread(STORE, self.threads.finish, abandon=True)

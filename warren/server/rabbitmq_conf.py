@@ -113,7 +113,7 @@ def _read(text: str, found: Translation) -> list[Line]:
             continue
         parts = _LINE.fullmatch(raw.rstrip())
         if parts is None:
-            reason = "the lines of other files have to be here" if stripped.startswith("include") else "not key = value"
+            reason = "copy lines of other files into this one" if stripped.startswith("include") else "not key = value"
             found.missing.append((Line(number, stripped, ""), reason))
             continue
         line = Line(number, parts[1], parts[2])
@@ -136,7 +136,7 @@ def _value(text: str) -> str:
         Untranslatable: the value is unknown.
     """
     if text.startswith("'''"):
-        raise Untranslatable("values of several lines are not read")
+        raise Untranslatable("values of several lines are not supported")
     if text.startswith("'"):
         quoted = _QUOTED.fullmatch(text)
         if quoted is None:
@@ -145,9 +145,9 @@ def _value(text: str) -> str:
     else:
         value = text.partition("#")[0].rstrip()
     if not value:
-        raise Untranslatable("there is no value")
+        raise Untranslatable("the value is missing")
     if "$(" in value:
-        raise Untranslatable("the value is in a variable of RabbitMQ's environment: write it here")
+        raise Untranslatable("the value is in RabbitMQ's environment: write it here")
     if value.startswith("encrypted:"):
         raise Untranslatable("the value is encrypted: write it here")
     return value
@@ -161,7 +161,7 @@ def _take(composition: _Composition, line: Line) -> None:
             except ValueError as error:
                 composition.found.missing.append((line, str(error)))
             return
-    composition.found.missing.append((line, "the key is not known"))
+    composition.found.missing.append((line, "unknown key"))
 
 
 # --- what several lines say together ----------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class _Composition:
         KEYS[name].parse(value)
         earlier = self._said_by.get(name)
         if earlier is not None and lines:
-            raise Untranslatable(f"{name} is what line {earlier.number} says")
+            raise Untranslatable(f"{name} is already set by line {earlier.number}")
         if lines:
             self._said_by[name] = lines[0]
         self.found.values[name] = value
@@ -215,7 +215,7 @@ class _Composition:
 
     def _pop_one(self, part: str) -> Line | None:
         lines = self._parts.pop(part, [])
-        self._refuse(lines[:-1], "it has another name, too, and that is further down")
+        self._refuse(lines[:-1], "set again under another name further down")
         return lines[-1] if lines else None
 
     def _refuse(self, lines: Sequence[Line], reason: str) -> None:
@@ -245,13 +245,13 @@ class _Composition:
         elif wants:
             self._try("tls.client_certificates", "optional", *lines)
         else:
-            self._skip(lines, "no certificates are asked for")
+            self._skip(lines, "no certificates are requested")
         versions = self._pop("versions")
         named = {line.value.lower() for line in versions}
         if named == {"tlsv1.2", "tlsv1.3"}:
-            self._skip(versions, "these are the versions of TLS that are spoken")
+            self._skip(versions, "these are the supported versions of TLS")
         else:
-            self._refuse(versions, "TLS 1.2 and 1.3 are spoken, both and no others")
+            self._refuse(versions, "TLS 1.2 and 1.3 are always on, and no others")
 
     def _own_certificates(self, part: str, what: str) -> None:
         """Check the TLS options of a listener that has its own in RabbitMQ: here all listeners share one set."""
@@ -267,11 +267,11 @@ class _Composition:
                 else:
                     self._refuse([line], f"{what} uses {name}, which is another one")
             elif option == "verify" and line.value == "verify_none":
-                self._skip([line], "client certificates are asked for on all listeners or none")
+                self._skip([line], "client certificates are requested on all listeners or none")
             elif option == "verify" and values.get("tls.client_certificates") in ("optional", "required"):
                 self._skip([line], "tls.client_certificates is for all listeners")
             elif option == "fail_if_no_peer_cert" and line.value == "false":
-                self._skip([line], "client certificates are asked for on all listeners or none")
+                self._skip([line], "client certificates are requested on all listeners or none")
             elif option == "fail_if_no_peer_cert" and values.get("tls.client_certificates") == "required":
                 self._skip([line], "tls.client_certificates is for all listeners")
             else:
@@ -348,7 +348,7 @@ class _Composition:
         if legacy:
             is_tls = legacy_tls is not None and legacy_tls.value == "true"
             if has_plain and has_tls:
-                self._skip(legacy, "RabbitMQ ignores management.listener beside management.tcp and management.ssl")
+                self._skip(legacy, "RabbitMQ ignores management.listener if management.tcp or management.ssl is set")
             elif has_tls if is_tls else has_plain:
                 self._refuse(legacy, f"{'https' if is_tls else 'http'} is one address")
             else:
@@ -381,7 +381,7 @@ class _Composition:
         relative, absolute = self._pop_one("relative"), self._pop_one("absolute")
         total = self._pop_one("total")
         if absolute is not None and relative is not None:
-            self._skip([absolute], "RabbitMQ ignores it beside the relative one")
+            self._skip([absolute], "RabbitMQ ignores it if the relative one is set")
             absolute = None
         name = "limits.memory_high_watermark"
         try:
@@ -414,12 +414,12 @@ class _Composition:
         if granted == {"administrator"}:
             self._skip(tags, "the first user is an administrator")
         else:
-            self._refuse(tags, "the first user is an administrator and nothing else: make users by definitions")
+            self._refuse(tags, "the first user is an administrator only: create users in definitions")
         permissions = self._pop("default_permissions")
         if all(line.value == ".*" for line in permissions):
-            self._skip(permissions, "the first user has everything in the vhost /")
+            self._skip(permissions, "the first user has all permissions in the vhost /")
         else:
-            self._refuse(permissions, "the first user has everything in the vhost /: make users by definitions")
+            self._refuse(permissions, "the first user has all permissions in the vhost /: create users in definitions")
 
     def _mechanisms(self) -> None:
         lines = self._pop("auth_mechanisms")
@@ -571,12 +571,12 @@ def _not_here(why: str) -> Meaning:
 
 _SOCKETS: Final = _inner("sockets are configured by the broker")
 _ACCEPTORS: Final = _inner("connections are accepted by one loop")
-_NODES: Final = _inner("that is about nodes of Erlang")
+_NODES: Final = _inner("concerns Erlang nodes")
 _STORAGE: Final = _inner("all queues share one log")
-_STATISTICS: Final = _inner("statistics cost next to nothing")
+_STATISTICS: Final = _inner("statistics cost almost nothing")
 _STDERR: Final = _inner("the log goes to stderr")
 _TLS_DEFAULTS: Final = "TLS has the ciphers and options of OpenSSL"
-_SESSIONS: Final = _inner("that is about connections of RabbitMQ's own libraries")
+_SESSIONS: Final = _inner("concerns connections of RabbitMQ's own libraries")
 _USERS: Final = "users are kept in the broker"
 _PROXY: Final = _only("addresses are those of the sockets", "false")
 
@@ -626,12 +626,12 @@ _KEYS: Final[tuple[tuple[str, Meaning], ...]] = (
         r"(ssl_options|management\.ssl|web_(mqtt|stomp)\.ssl)\.(bypass_pem_cache|reuse_sessions?|log_alert|log_level)",
         _inner(_TLS_DEFAULTS),
     ),
-    (r"ssl_options\.crl_check", _only("revoked certificates are not looked for", "false")),
+    (r"ssl_options\.crl_check", _only("revoked certificates are not checked", "false")),
     (r"ssl_options(\..*)?", _not_here(_TLS_DEFAULTS)),
     (r"ssl_cert_login_from", _setting("tls.cert_login_from", _login_from)),
     (r"ssl_cert_login_san_type", _only("the first DNS name is the user", "dns")),
     (r"ssl_cert_login_san_index", _only("the first DNS name is the user", "0")),
-    (r"ssl_allow_poodle_attack", _only("SSL 3 is not spoken", "false")),
+    (r"ssl_allow_poodle_attack", _only("SSL 3 is not supported", "false")),
     (
         r"management\.ssl\.(compress|idle_timeout|inactivity_timeout|request_timeout|shutdown_timeout|max_keepalive)",
         _inner("the API has its own limits and timeouts"),
@@ -673,15 +673,15 @@ _KEYS: Final[tuple[tuple[str, Meaning], ...]] = (
         r"vhost_max|cluster_queue_limit|cluster_exchange_limit|runtime_parameters\.limits\..*",
         _only("there is no such limit; those of vhosts are in limits.*_max and in definitions", "infinity"),
     ),
-    (r"consumer_disconnected_timeout", _inner("what a lost consumer had is back at once")),
+    (r"consumer_disconnected_timeout", _inner("deliveries of a lost consumer are requeued immediately")),
     (r"initial_frame_max", _inner("has no meaning here")),
     # Users and rights.
     (r"default_user", _part("default_user")),
     (r"default_pass", _part("default_pass")),
     (r"default_user_tags\..*", _part("default_user_tags")),
     (r"default_permissions\..*", _part("default_permissions")),
-    (r"default_vhost", _only("the first vhost is /: make others by definitions", "/")),
-    (r"loopback_users\.guest", _only("guest logs in from the broker's own machine only: make another user", "true")),
+    (r"default_vhost", _only("the first vhost is /: create others in definitions", "/")),
+    (r"loopback_users\.guest", _only("guest logs in from the broker's own machine only: create another user", "true")),
     (r"loopback_users\..*", _only("only guest is bound to the broker's own machine", "false")),
     (r"loopback_users", _not_here("guest, and no other user, is bound to the broker's own machine")),
     (r"auth_mechanisms\..*", _part("auth_mechanisms")),
@@ -690,16 +690,16 @@ _KEYS: Final[tuple[tuple[str, Meaning], ...]] = (
     (r"anonymous_login_(user|pass)", _not_here("ANONYMOUS of AMQP 1.0 is guest, whose password has to be guest")),
     (
         r"credential_validator\.validation_backend",
-        _only("passwords are not judged", "rabbit_credential_validator_accept_everything"),
+        _only("passwords are not validated", "rabbit_credential_validator_accept_everything"),
     ),
-    (r"credential_validator\..*", _not_here("passwords are not judged")),
+    (r"credential_validator\..*", _not_here("passwords are not validated")),
     (r"password_hashing_module", _inner("passwords are hashed with scrypt; RabbitMQ's hashes are understood")),
     (r"default_(limits|policies|users)\..*", _not_here("set limits, policies and users in definitions")),
     # Definitions.
     (r"(management\.)?load_definitions|definitions\.local\.path", _part("load_definitions")),
     (r"definitions\.skip_if_unchanged", _setting("definitions_skip_if_unchanged", _switch)),
     (r"definitions\.import_backend", _only("definitions are a file", "local_filesystem", "local")),
-    (r"definitions\.hashing\.algorithm", _inner("a file that has not changed is known by its hash")),
+    (r"definitions\.hashing\.algorithm", _inner("an unchanged file is recognised by its hash")),
     (r"definitions\..*", _not_here("definitions are a file")),
     # The log.
     (r"log\.(console|file|default)\.level", _part("log.level")),
@@ -721,9 +721,9 @@ _KEYS: Final[tuple[tuple[str, Meaning], ...]] = (
     (r"management\.sample_retention_policies\..*", _inner("samples are kept in rings of a fixed size")),
     (
         r"management\.(disable_stats|enable_queue_totals|oauth_enabled|oauth_disable_basic_auth|disable_basic_auth)",
-        _only("statistics are there, and users log in with a password", "false"),
+        _only("statistics are always on, and users log in with a password", "false"),
     ),
-    (r"management\.restrictions\..*\.disabled", _only("rights are by tags", "false")),
+    (r"management\.restrictions\..*\.disabled", _only("tags decide the rights", "false")),
     (r"management\.headers\.content_type_options", _only("the headers of the web UI are fixed", "nosniff")),
     (r"management\.headers\.frame_options", _only("the headers of the web UI are fixed", "deny", "sameorigin")),
     (r"management\.credential_encryption_secret", _inner("URIs of links are shown without passwords")),
@@ -737,48 +737,48 @@ _KEYS: Final[tuple[tuple[str, Meaning], ...]] = (
     (r"prometheus\..*", _not_here("there is no such setting of the metrics")),
     # MQTT, STOMP, streams.
     (r"mqtt\.allow_anonymous", _only("MQTT clients need a user", "false")),
-    (r"(mqtt|stomp)\.ssl_cert_login", _only("a client that has a certificate and no user is whom that names", "true")),
-    (r"(mqtt\.vhost|stomp\.default_vhost|amqp1_0\.default_vhost)", _only("without a name the vhost is /", "/")),
+    (r"(mqtt|stomp)\.ssl_cert_login", _only("without a user name, the certificate names the user", "true")),
+    (r"(mqtt\.vhost|stomp\.default_vhost|amqp1_0\.default_vhost)", _only("the default vhost is /", "/")),
     (r"(mqtt\.exchange|stomp\.default_topic_exchange)", _only("topics go to amq.topic", "amq.topic")),
     (r"mqtt\.durable_queue_type", _only("sessions have classic queues", "classic")),
     (r"mqtt\.retained_message_store|mqtt\.retained_message_store_dets_sync_interval", _STORAGE),
-    (r"mqtt\.mailbox_soft_limit", _not_here("limits.mqtt_qos0_outbox_bytes is that, in bytes instead of messages")),
-    (r"stomp\.implicit_connect", _only("clients have to connect", "false")),
+    (r"mqtt\.mailbox_soft_limit", _not_here("see limits.mqtt_qos0_outbox_bytes, in bytes instead of messages")),
+    (r"stomp\.implicit_connect", _only("clients must send CONNECT", "false")),
     (r"stomp\.default_nack_requeue", _only("NACK requeues unless it says otherwise", "true")),
     (r"stomp\.default_(user|pass)", _not_here("STOMP clients need a user")),
     (r"web_(mqtt|stomp)\.ws_path", _only("the path of WebSockets is /ws", "/ws")),
     (r"web_(mqtt|stomp)\.(cowboy_opts|ws_opts)\..*|web_(mqtt|stomp)\.use_file_handle_cache", _SOCKETS),
-    (r"web_stomp\.use_http_auth", _only("clients log in by CONNECT", "false")),
+    (r"web_stomp\.use_http_auth", _only("clients log in with CONNECT", "false")),
     (r"web_stomp\.ws_frame", _inner("frames are text or binary as the client's are")),
     (r"web_(mqtt|stomp)\.allow_origins(\..*)?", _not_here("set ws_origins")),
     (r"amqp1_0\.protocol_strict_mode", _only("not spoken so", "false")),
-    (r"stream\..*", _not_here("the protocol of streams is not spoken")),
-    (r"(mqtt|stomp|web_mqtt|web_stomp|amqp1_0)\..*", _not_here("not spoken, or not a setting here")),
+    (r"stream\..*", _not_here("the stream protocol is not supported")),
+    (r"(mqtt|stomp|web_mqtt|web_stomp|amqp1_0)\..*", _not_here("not supported, or not a setting here")),
     # Queues and exchanges.
     (r"default_queue_type", _only("give vhosts a default_queue_type", "classic")),
-    (r"queue_types\..*\.enabled", _only("all types of queues are there", "true")),
+    (r"queue_types\..*\.enabled", _only("all queue types are available", "true")),
     (r"deprecated_features\.permit\..*", _only("everything is permitted", "true")),
     (
         r"quorum_queue\.property_equivalence\.relaxed_checks_on_redeclaration",
-        _only("a queue is redeclared with the type that it has", "false"),
+        _only("a redeclared queue keeps its type", "false"),
     ),
     (
         r"quorum_queue\..*|raft\..*|metadata_store\..*|queue_(leader|master)_locator|mirroring_.*",
-        _inner("with several nodes all queues are copied alike"),
+        _inner("with several nodes all queues are replicated"),
     ),
     (r"queue_index_embed_msgs_below|lazy_queue_.*|classic_queue\..*|msg_store_.*|message_store_.*", _STORAGE),
     (r"(queue_)?(federation|shovel)\.(?!operating_mode|topology|delete_after).*", _SESSIONS),
     (r"federation.*|shovel.*", _not_here("links are parameters; see docs/migrate-from-rabbitmq.md")),
-    (r"message_interceptors\..*|channel_interceptor\..*", _not_here("nothing is done to messages on their way")),
+    (r"message_interceptors\..*|channel_interceptor\..*", _not_here("messages are not changed on their way")),
     # Nodes.
     (r"cluster_formation\..*|cluster_partition_handling(\..*)?", _not_here("nodes form a cluster by the setting etcd")),
     (r"cluster_name", _not_here("name the cluster by `warren ctl set_cluster_name`")),
-    (r"(cluster|node)_tags\..*|product\..*|motd_file", _not_here("the broker shows no such text")),
+    (r"(cluster|node)_tags\..*|product\..*|motd_file", _not_here("the broker does not show such a text")),
     (
         r"cluster_keepalive_interval|net_ticktime|distribution\..*|erlang\..*|mnesia_.*|sysmon_handler\..*"
         r"|background_gc.*|hipe_compile|delegate_count|default_worker_pool_size|vm_.*",
         _NODES,
     ),
-    (r"amqp(10)?_client\..*", _not_here("links say by their URIs what they trust")),
-    (r"reverse_dns_lookups", _only("addresses are not looked up", "false")),
+    (r"amqp(10)?_client\..*", _not_here("the URIs of links name the certificates that they trust")),
+    (r"reverse_dns_lookups", _only("host names of clients are not looked up", "false")),
 )

@@ -198,6 +198,6 @@ def check_file_size_limit(directory: Path, segment_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     if hard != resource.RLIM_INFINITY and hard < segment_bytes:
         raise StartError(
-            f"message store {directory}: files may have {hard} bytes (ulimit -f), "
+            f"message store {directory}: the file size limit (ulimit -f) is {hard} bytes, "
             f"store.segment_bytes is {segment_bytes}"
         )

@@ -86,7 +86,7 @@ class Replication(Protocol):
         """Return how the disk of this node delays all clients; empty while it does not."""
 
     async def hand_over(self) -> None:
-        """Let another node lead, if one should. The broker has stopped, and everything is written."""
+        """Hand leadership to another node, if one should lead. The broker has stopped, and everything is written."""
 
     async def transfer(self, node: str | None) -> str:
         """Stop the broker, so that another node leads: `node`, or any. Return its name.
@@ -110,7 +110,7 @@ class Replication(Protocol):
         """
 
     async def revive(self, node: str) -> None:
-        """Let a node lead again.
+        """Allow a node to lead again.
 
         Raises:
             ClusterRefusal: it still may not, for the reason said.

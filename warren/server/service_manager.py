@@ -48,18 +48,18 @@ class ServiceManager:
             sock.connect("\0" + address[1:] if address[0] == "@" else address)
         except OSError as error:
             sock.close()
-            log.warning("the service manager cannot be told anything", socket=address, reason=error.strerror)
+            log.warning("the service manager cannot be notified", socket=address, reason=error.strerror)
             return cls()
         return cls(sock, _watchdog_s(environment))
 
     def ready(self, status: str) -> None:
-        """Tell that the broker serves; `status` is for a person."""
+        """Report that the broker serves; `status` is for a person."""
         self._status = status
         self._tell_ready()
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
-        """Tell that settings are being read again while the block runs, unless the broker does not serve yet."""
+        """Report that settings are being read again while the block runs, unless the broker does not serve yet."""
         if not self._status:
             yield
             return
@@ -70,11 +70,11 @@ class ServiceManager:
             self._tell_ready()
 
     def stopping(self) -> None:
-        """Tell that the broker has begun to stop."""
+        """Report that the broker has begun to stop."""
         self._tell("STOPPING=1\nSTATUS=stopping")
 
     async def keep_alive(self) -> None:
-        """Tell the watchdog for ever that the loop turns; return at once without a watchdog."""
+        """Report to the watchdog for ever that the loop turns; return immediately without a watchdog."""
         while self.watchdog_s:
             self._tell("WATCHDOG=1")
             await trio.sleep(self.watchdog_s / _WATCHDOG_SHARE)
@@ -88,7 +88,7 @@ class ServiceManager:
         try:
             self._sock.send(text.encode("utf-8", "replace"), socket.MSG_NOSIGNAL)
         except OSError as error:
-            log.debug("the service manager did not take a message", reason=error.strerror)
+            log.debug("the service manager did not accept a notification", reason=error.strerror)
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float:

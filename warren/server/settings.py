@@ -109,7 +109,9 @@ class TlsSettings:
     )
     cert_login_from: CertLoginFrom = field(
         default="dn",
-        metadata=about(choice_kind("cn", "dn", "san"), "what of a client certificate is the user name of EXTERNAL"),
+        metadata=about(
+            choice_kind("cn", "dn", "san"), "part of a client certificate that is the user name for EXTERNAL"
+        ),
     )
 
 
@@ -121,7 +123,7 @@ class LimitSettings:
         default=128 << 10, metadata=about(size_kind(4096, 16 << 20), "largest frame offered in tune")
     )
     channel_max: int = field(
-        default=2047, metadata=about(integer_kind(1, 65535), "most channels of a connection, offered in tune")
+        default=2047, metadata=about(integer_kind(1, 65535), "maximum channels per connection, offered in tune")
     )
     heartbeat_s: int = field(
         default=60, metadata=about(integer_kind(0, 65535), "heartbeat interval offered in tune; 0: no heartbeats")
@@ -131,19 +133,19 @@ class LimitSettings:
         default=60.0,
         metadata=about(
             seconds_kind(0, 10**8),
-            "how long a message may halt halfway before its channel is closed; 0 is for ever",
+            "longest pause within a message before its channel is closed; 0: no limit",
         ),
     )
-    connections_max: int = field(default=65536, metadata=about(integer_kind(1, _MILLION), "most connections"))
+    connections_max: int = field(default=65536, metadata=about(integer_kind(1, _MILLION), "maximum connections"))
     unauthenticated_connections_max: int = field(
-        default=4096, metadata=about(integer_kind(1, _MILLION), "most connections that have not logged in yet")
+        default=4096, metadata=about(integer_kind(1, _MILLION), "maximum connections that have not logged in yet")
     )
     unauthenticated_per_network_max: int = field(
         default=1024,
         metadata=about(integer_kind(1, _MILLION), "the same from one /24 (IPv4) or /64 (IPv6); this machine is exempt"),
     )
     accept_rate_per_s: int = field(
-        default=10_000, metadata=about(integer_kind(1, _MILLION), "most connections accepted in a second")
+        default=10_000, metadata=about(integer_kind(1, _MILLION), "maximum connections accepted per second")
     )
     handshake_timeout_s: float = field(
         default=10.0, metadata=about(seconds_kind(0.1, 3600), "from accepting a connection to its open")
@@ -162,56 +164,54 @@ class LimitSettings:
     mqtt_qos0_outbox_bytes: int = field(
         default=4 << 20,
         metadata=about(
-            size_kind(64 << 10, 1 << 30), "unsent bytes of an MQTT connection above which it gets no more of QoS 0"
+            size_kind(64 << 10, 1 << 30), "unsent bytes of an MQTT connection above which QoS 0 messages are dropped"
         ),
     )
     send_timeout_s: float = field(
         default=30.0,
         metadata=about(
-            seconds_kind(0, 10**8), "how long a client may take nothing of what waits to be sent to it; 0 is for ever"
+            seconds_kind(0, 10**8), "longest time for which a client reads nothing although data waits; 0: no limit"
         ),
     )
     tcp_keepalives_idle_s: int = field(
         default=60,
         metadata=about(
             integer_kind(0, 32767),
-            "how long a client is silent before its system is asked whether it is there; 0: never",
+            "silence of a client before the first TCP keepalive probe; 0: never",
         ),
     )
     tcp_keepalives_interval_s: int = field(
-        default=15, metadata=about(integer_kind(1, 32767), "time between two such questions")
+        default=15, metadata=about(integer_kind(1, 32767), "time between two keepalive probes")
     )
     tcp_keepalives_count: int = field(
-        default=4, metadata=about(integer_kind(1, 127), "questions without an answer after which the connection ends")
+        default=4, metadata=about(integer_kind(1, 127), "unanswered keepalive probes after which the connection ends")
     )
     consumers_per_channel_max: int = field(
-        default=10_000, metadata=about(integer_kind(1, _MILLION), "most consumers of a channel")
+        default=10_000, metadata=about(integer_kind(1, _MILLION), "maximum consumers per channel")
     )
     unacked_per_channel_max: int = field(
         default=500_000,
-        metadata=about(integer_kind(1, 100 * _MILLION), "most deliveries of a channel waiting for their ack"),
+        metadata=about(integer_kind(1, 100 * _MILLION), "maximum unacked deliveries per channel"),
     )
     transaction_max_bytes: int = field(
         default=64 << 20,
-        metadata=about(
-            size_kind(1 << 20, 1 << 40), "size of the publishes of a transaction above which further ones are refused"
-        ),
+        metadata=about(size_kind(1 << 20, 1 << 40), "maximum size of the publishes in a transaction"),
     )
     delivery_timeout_s: float = field(
         default=1800.0,
         metadata=about(
             seconds_kind(0, 10**8),
-            "how long a quorum queue waits for an ack before it cancels the consumer; 0 is for ever",
+            "how long a quorum queue waits for an ack before it cancels the consumer; 0: no limit",
         ),
     )
     queues_per_vhost_max: int = field(
-        default=200_000, metadata=about(integer_kind(1, 10 * _MILLION), "most queues of a vhost")
+        default=200_000, metadata=about(integer_kind(1, 10 * _MILLION), "maximum queues per vhost")
     )
     exchanges_per_vhost_max: int = field(
-        default=50_000, metadata=about(integer_kind(1, 10 * _MILLION), "most exchanges of a vhost")
+        default=50_000, metadata=about(integer_kind(1, 10 * _MILLION), "maximum exchanges per vhost")
     )
     bindings_per_exchange_max: int = field(
-        default=500_000, metadata=about(integer_kind(1, 10 * _MILLION), "most bindings from an exchange")
+        default=500_000, metadata=about(integer_kind(1, 10 * _MILLION), "maximum bindings per source exchange")
     )
 
     def keepalive(self) -> Keepalive:
@@ -235,14 +235,12 @@ class StoreSettings:
     )
     checkpoint_bytes: int = field(
         default=128 << 20,
-        metadata=about(
-            size_kind(64 << 10, _TERABYTE), "log written between two checkpoints, all of which a start reads"
-        ),
+        metadata=about(size_kind(64 << 10, _TERABYTE), "log written between two checkpoints; a start reads it all"),
     )
     memory_bytes: int = field(
         default=128 << 20,
         metadata=about(
-            size_kind(0, _TERABYTE), "stored messages also kept in memory for quick delivery, over all queues"
+            size_kind(0, _TERABYTE), "memory for copies of stored messages, for quick delivery, of all queues"
         ),
     )
     paging_watermark: MemoryWatermark = field(
@@ -254,15 +252,11 @@ class StoreSettings:
     )
     scrub_bytes_per_s: int = field(
         default=5 << 20,
-        metadata=about(
-            size_kind(0, _TERABYTE), "how fast stored messages are read again to find corruption; 0 is never"
-        ),
+        metadata=about(size_kind(0, _TERABYTE), "rate of reading stored messages again to find corruption; 0: never"),
     )
     compaction_bytes_per_s: int = field(
         default=20 << 20,
-        metadata=about(
-            size_kind(64 << 10, _TERABYTE), "how fast live messages are moved to free the files around them"
-        ),
+        metadata=about(size_kind(64 << 10, _TERABYTE), "rate of moving live messages to free the files around them"),
     )
 
 
@@ -274,7 +268,7 @@ class Settings:
         default_factory=default_data_dir,
         metadata=about(
             PATH,
-            "directory of everything that outlives the broker",
+            "directory of all persistent data",
             example="~/.local/share/warren",
             option="--data-dir DIR",
         ),
@@ -283,7 +277,7 @@ class Settings:
         default="",
         metadata=about(
             Kind(node_name_of, "NAME@HOST"),
-            "what this node is called in the API, metrics and events; rabbit@ and the host",
+            "name of this node in the API, metrics and events; default: rabbit@ and the host",
             example="rabbit@broker1",
             option="--node NAME@HOST",
         ),
@@ -292,19 +286,19 @@ class Settings:
     listeners: Mapping[str, Endpoint | None] = field(default_factory=dict)
     amqp_1_0: bool = field(
         default=True,
-        metadata=about(SWITCH, "whether AMQP 1.0 is spoken, too, where AMQP clients connect"),
+        metadata=about(SWITCH, "whether AMQP 1.0 is accepted on the AMQP listeners"),
     )
     http: Endpoint | None = field(
         default=Endpoint("127.0.0.1", HTTP_PORT),
         metadata=about(
-            endpoint_kind(HTTP_PORT), "where the management API is, or off", absent="off", option="--http HOST:PORT"
+            endpoint_kind(HTTP_PORT), "address of the management API, or off", absent="off", option="--http HOST:PORT"
         ),
     )
     https: Endpoint | None = field(
         default=None,
         metadata=about(
             endpoint_kind(_HTTPS_PORT),
-            "where the management API is with TLS, or off",
+            "address of the management API with TLS, or off",
             absent="off",
             option="--https HOST:PORT",
         ),
@@ -312,14 +306,14 @@ class Settings:
     http_hosts: str = field(
         default="",
         metadata=about(
-            Kind(host_names_of, "names with commas"), "names, besides its own, under which browsers reach the web UI"
+            Kind(host_names_of, "names with commas"), "additional host names under which browsers reach the web UI"
         ),
     )
     ws_origins: str = field(
         default="",
         metadata=about(
             Kind(origins_of, "origins with commas, or *"),
-            "whose web pages may connect over WebSocket, besides those of the host that they connect to",
+            "origins whose web pages may connect over WebSocket, besides the host itself",
             example="https://app.example.com",
         ),
     )
@@ -327,7 +321,7 @@ class Settings:
         default=Endpoint("127.0.0.1", _PROMETHEUS_PORT),
         metadata=about(
             endpoint_kind(_PROMETHEUS_PORT),
-            "where metrics are without a login, or off",
+            "address of the metrics without a login, or off",
             absent="off",
             option="--prometheus HOST:PORT",
         ),
@@ -336,7 +330,7 @@ class Settings:
         default=None,
         metadata=about(
             endpoint_kind(_DATA_PORT),
-            "where readers with a token get messages alone, or off",
+            "address for readers with a token, which get messages only, or off",
             absent="off",
             option="--data HOST:PORT",
         ),
@@ -345,7 +339,7 @@ class Settings:
         default=None,
         metadata=about(
             endpoint_kind(_DATAS_PORT),
-            "where readers with a token get messages alone with TLS, or off",
+            "the same with TLS, or off",
             absent="off",
             option="--datas HOST:PORT",
         ),
@@ -354,7 +348,7 @@ class Settings:
         default="",
         metadata=about(
             Kind(metadata_url_of, "a URL: sqlite:///… or postgresql+psycopg://…"),
-            "where vhosts, users, queues … are kept; catalogue.db in the data directory",
+            "database of vhosts, users, queues …; default: catalogue.db in the data directory",
             example="postgresql+psycopg://warren:password@127.0.0.1:5432/warren",
             option="--metadata-url URL",
         ),
@@ -362,7 +356,7 @@ class Settings:
     default_user: str = field(
         default="guest",
         metadata=about(
-            Kind(name_of_user_of, "a name"), "the first user, an administrator, made in a new metadata store only"
+            Kind(name_of_user_of, "a name"), "the first user, an administrator; created in a new metadata store only"
         ),
     )
     default_pass: str = field(
@@ -375,13 +369,13 @@ class Settings:
         default=None,
         metadata=about(
             PATH,
-            "JSON file of definitions that is imported at each start, before anybody can connect",
+            "JSON file of definitions, imported at each start before clients can connect",
             example="definitions.json",
         ),
     )
     definitions_skip_if_unchanged: bool = field(
         default=False,
-        metadata=about(SWITCH, "import load_definitions only when the file is not the one imported last"),
+        metadata=about(SWITCH, "import load_definitions only if the file has changed since the last import"),
     )
     link_networks: str = field(
         default="",
@@ -394,7 +388,7 @@ class Settings:
         default="",
         metadata=about(
             Kind(places_of, "directories, URLs and catalog:NAME with commas"),
-            "below which the broker may keep tables of a lake by itself",
+            "places where the broker itself may keep tables of a lake",
             example="/srv/lake,s3://lake",
         ),
     )
@@ -410,7 +404,7 @@ class Settings:
         default=False,
         metadata=about(
             SWITCH,
-            "start once although the message store is older than the metadata store, or missing",
+            "start once even if the message store is older than the metadata store, or missing",
             option="--accept-loss",
         ),
     )
@@ -418,7 +412,7 @@ class Settings:
         default=None,
         metadata=about(
             endpoint_kind(CLUSTER_PORT),
-            "where followers connect that keep a copy of this node, or off",
+            "address for followers that keep a copy of this node, or off",
             absent="off",
             option="--cluster-listen HOST:PORT",
         ),
@@ -427,7 +421,7 @@ class Settings:
         default=None,
         metadata=about(
             endpoint_kind(CLUSTER_PORT),
-            "cluster port of the leader of which this node keeps a copy until it is promoted, or off",
+            "cluster port of the leader that this node copies until it is promoted, or off",
             absent="off",
             option="--follow HOST:PORT",
         ),
@@ -436,7 +430,7 @@ class Settings:
         default=None,
         metadata=about(
             PATH,
-            "file with the secret that leader and followers share, 16 bytes or more",
+            "file with the shared secret of leader and followers, at least 16 bytes",
             example="cluster.secret",
             option="--cluster-secret-file FILE",
         ),
@@ -445,7 +439,7 @@ class Settings:
         default=1,
         metadata=about(
             integer_kind(1, 8),
-            "how many nodes must have a message before it is confirmed, the leader being one of them",
+            "number of nodes, including the leader, that must have a message before it is confirmed",
             option="--min-in-sync N",
         ),
     )
@@ -453,7 +447,7 @@ class Settings:
         default="",
         metadata=about(
             Kind(etcd_endpoints_of, "http://HOST:PORT with commas"),
-            "members of the etcd by which the nodes of a cluster elect their leader",
+            "members of the etcd with which the cluster elects its leader",
             option="--etcd URL,URL,…",
         ),
     )
@@ -471,7 +465,7 @@ class Settings:
         default=None,
         metadata=about(PATH, "PEM file of its key, unless the certificate's file holds it", example="etcd.key"),
     )
-    etcd_user: str = field(default="", metadata=about(TEXT, "user of etcd, where it has users"))
+    etcd_user: str = field(default="", metadata=about(TEXT, "user of etcd, if it has users"))
     etcd_password_file: Path | None = field(
         default=None, metadata=about(PATH, "file with the password of etcd_user", example="etcd.password")
     )
@@ -479,7 +473,7 @@ class Settings:
         default=None,
         metadata=about(
             Kind(advertised_of, 'HOST:PORT or "off"'),
-            "where other nodes reach this one's cluster port, or off: where cluster_listen says",
+            "address of this cluster port for other nodes, or off: that of cluster_listen",
             absent="off",
             option="--cluster-advertise HOST:PORT",
         ),
@@ -488,7 +482,7 @@ class Settings:
         default=None,
         metadata=about(
             Kind(http_advertised_of, 'HOST:PORT or "off"'),
-            "where readers reach this node's https, else http, or off: where that says",
+            "address of this node's https, else http, for readers, or off: the listening address",
             absent="off",
         ),
     )
@@ -504,13 +498,13 @@ class Settings:
         default="",
         metadata=about(
             Kind(node_name_of, "NAME@HOST"),
-            "the only node that may begin the store of a cluster; any node that reaches etcd first",
+            "the only node that may begin a cluster's store; default: the first to reach etcd",
             example="rabbit@broker1",
         ),
     )
     replicas: int = field(
         default=3,
-        metadata=about(integer_kind(1, 9), "how many nodes of a cluster are to have everything", option="--replicas N"),
+        metadata=about(integer_kind(1, 9), "number of nodes that keep a full copy", option="--replicas N"),
     )
     cluster_certificate: Path | None = field(
         default=None,
@@ -532,13 +526,13 @@ class Settings:
         default="",
         metadata=about(
             Kind(http_url_of, "a URL: http://… or https://…"),
-            "OpenTelemetry collector that gets spans of messages with a sampled trace context; needs the extra otel",
+            "OpenTelemetry collector for spans of messages with a sampled trace context; needs the extra otel",
             example="http://collector:4318",
         ),
     )
     tracing_sampling_ratio: float = field(
         default=1.0,
-        metadata=about(Kind(share_of, "0 to 1"), "share of the sampled traces that spans are sent of"),
+        metadata=about(Kind(share_of, "0 to 1"), "share of the sampled traces for which spans are sent"),
     )
     log_level: str = field(
         default="info",

@@ -177,7 +177,7 @@ def _etcd_contradictions(settings: Settings, wrong: Callable[[str, str], str]) -
     of_tls = [key for key in ("etcd_ca", "etcd_certificate", "etcd_key") if getattr(settings, key) is not None]
     schemes = {endpoint.partition(":")[0] for endpoint in settings.etcd.split(",")}
     if len(schemes) > 1:
-        yield wrong("etcd", "all members are reached by https:// or all by http://")
+        yield wrong("etcd", "all members must use https://, or all http://")
     elif of_tls and schemes != {"https"}:
         yield wrong(of_tls[0], "needs members of etcd with https://")
     if settings.etcd_key is not None and settings.etcd_certificate is None:
@@ -193,9 +193,9 @@ def _cluster_contradictions(settings: Settings, wrong: Callable[[str, str], str]
     replicated = [key for key in ("cluster_listen", "follow") if getattr(settings, key) is not None]
     if settings.etcd:
         if settings.cluster_listen is None or not settings.cluster_listen.port:
-            yield wrong("etcd", "needs cluster_listen with a port, where the other nodes reach this one")
+            yield wrong("etcd", "needs cluster_listen with a port for the other nodes")
         if settings.follow is not None:
-            yield wrong("follow", "cannot be used with etcd: the nodes elect whom they follow")
+            yield wrong("follow", "cannot be used with etcd: the nodes elect their leader")
         if settings.min_in_sync > settings.replicas:
             yield wrong("min_in_sync", f"{settings.min_in_sync} of {settings.replicas} replicas can never be in sync")
     if not replicated:

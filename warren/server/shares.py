@@ -28,8 +28,8 @@ class Quota:
         `what` names them: ``snapshots``.
         """
         if has + more > self.of_user:
-            return f"user '{user}' has {has} {what}, of at most {self.of_user}"
+            return f"user '{user}' has {has} {what} (maximum {self.of_user})"
         record = users.get(user)
         if all_have + more > self.total and (record is None or ADMINISTRATOR not in record.tags):
-            return f"there are {all_have} {what}, of at most {self.total}"
+            return f"there are {all_have} {what} (maximum {self.total})"
         return ""

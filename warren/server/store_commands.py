@@ -63,8 +63,10 @@ def inspect_command(
     argument: _DataDirArgument = None,
     data_dir: _DataDirOption = None,
     segment: Annotated[int | None, typer.Option(metavar="N", help="Only this segment, with its frames")] = None,
-    lsn: Annotated[int | None, typer.Option(metavar="LSN", help="Only the frame and record here, in full")] = None,
-    records: Annotated[bool, typer.Option("--records", help="With a line for every record")] = False,
+    lsn: Annotated[
+        int | None, typer.Option(metavar="LSN", help="Only the frame and record at this LSN, in full")
+    ] = None,
+    records: Annotated[bool, typer.Option("--records", help="One line per record")] = False,
 ) -> None:
     """Show segments, the checkpoint, sealed files and queues; or the frames of a segment; or one record."""
     from warren.msgstore.tools.inspection import inspect, inspect_lsn, inspect_segment
@@ -123,7 +125,7 @@ def export_command(
     argument: _DataDirArgument = None,
     data_dir: _DataDirOption = None,
     *,
-    output: Annotated[Path, typer.Option(metavar="FILE", help="Where the messages go; must not exist")],
+    output: Annotated[Path, typer.Option(metavar="FILE", help="Output file; must not exist")],
     vhost: Annotated[str | None, typer.Option(metavar="VHOST", help="Only queues of this vhost")] = None,
     queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only queues of this name")] = None,
 ) -> None:
@@ -158,7 +160,7 @@ def export_command(
 def repair_command(
     argument: _DataDirArgument = None,
     data_dir: _DataDirOption = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Do it; otherwise say only what would be done")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Make the changes; otherwise only show them")] = False,
 ) -> None:
     """Make a store readable again from what is left. Nothing is deleted. Exit code 1: there is something to do."""
     from warren.msgstore.tools.repairing import ACTION, Repair
@@ -223,11 +225,15 @@ def backups_command(
 @store_app.command("restore")
 def restore_command(
     directory: _BackupsArgument,
-    data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="An empty directory, or a new one")],
-    backup: Annotated[int | None, typer.Option("--backup", metavar="N", help="Not the newest, but this one")] = None,
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", metavar="DIR", help="Data directory to create; must be empty or missing")
+    ],
+    backup: Annotated[
+        int | None, typer.Option("--backup", metavar="N", help="Number of the backup; default: the newest")
+    ] = None,
     until_lsn: Annotated[
         int | None,
-        typer.Option("--until-lsn", metavar="LSN", help="Messages as they were before this place of the log"),
+        typer.Option("--until-lsn", metavar="LSN", help="Restore messages as of this place in the log"),
     ] = None,
     until_time: Annotated[
         str | None,
@@ -238,7 +244,7 @@ def restore_command(
         typer.Option("--database", metavar="URL", help="An empty database for the metadata, as in the settings"),
     ] = None,
     with_links: Annotated[
-        bool, typer.Option("--with-links", help="Do not hold shovels, federation and tables: the old broker is gone")
+        bool, typer.Option("--with-links", help="Start shovels, federation and tables: the old broker is gone")
     ] = False,
 ) -> None:
     """Restore a backup into an empty data directory, check it, and try it out."""
@@ -246,7 +252,7 @@ def restore_command(
     from warren.server.copies.restoring import Until, choose, restore
 
     if until_lsn is not None and until_time is not None:
-        raise typer.BadParameter("--until-lsn and --until-time are two ways to say the same")
+        raise typer.BadParameter("--until-lsn and --until-time exclude each other")
     until = Until(until_lsn, None if until_time is None else _time_ms(until_time))
     with _explained_backup(), BackupDirectory.reading(directory) as backups:
         manifest = choose(backups, backup, until)
@@ -262,7 +268,7 @@ def _data_dir(argument: Path | None, option: Path | None) -> Path:
     """Return the directory that was named, in one of two ways."""
     found = option or argument
     if found is None or (option is not None and argument is not None):
-        raise typer.BadParameter("name the data directory once, by --data-dir DIR", param_hint="--data-dir")
+        raise typer.BadParameter("give the data directory once, with --data-dir DIR", param_hint="--data-dir")
     return found
 
 

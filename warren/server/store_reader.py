@@ -55,7 +55,7 @@ class StoreReader:
         self._given_up: set[Errand] = set()  # reads that an operator has cancelled
 
     def give_up(self, job: Errand) -> None:
-        """Have `job` take what the disk returns the next time. Any thread."""
+        """Accept what the disk returns for `job` the next time. Any thread."""
         self._given_up.add(job)
 
     def read(self, job: Job) -> None:

@@ -136,11 +136,11 @@ class StoreThreads:
         self._housekeeper.start()
 
     def read(self, job: Job) -> None:
-        """Have the reader do `job`."""
+        """Give `job` to the reader."""
         self._reader.put(job)
 
     def keep_house(self, job: Job) -> None:
-        """Have the housekeeper do `job`."""
+        """Give `job` to the housekeeper."""
         self._housekeeper.put(job)
 
     def dispatch(self) -> int:
@@ -179,7 +179,7 @@ class StoreThreads:
         return errands
 
     def released(self, job: ReleaseJob) -> None:
-        """A removal has passed the reader: checkpoints that waited for it can continue."""
+        """Remove what has passed the reader: checkpoints that waited for it can continue."""
         self._releasing -= 1
         self._housekeeper.put(job.unlink)
         if not self._releasing:
@@ -188,7 +188,7 @@ class StoreThreads:
                 self._housekeeper.put(checkpoint)
 
     def pin_is_over(self) -> None:
-        """A pin is made or was cancelled: postponed drops can continue."""
+        """Resume postponed drops: a pin is made or was cancelled."""
         self.pins -= 1
         if not self.pins:
             drops, self._dropped_later = self._dropped_later, []
@@ -279,5 +279,5 @@ def _reader_retries(job: Job) -> float | None:
 
 
 def _housekeeper_retries(job: Job) -> float | None:
-    """A job without space must not hold up one that makes space: it has another turn later."""
+    """Postpone a job without space: it must not hold up one that makes space."""
     return None

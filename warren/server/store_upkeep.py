@@ -74,7 +74,7 @@ class StoreUpkeep:
                 nursery.start_soon(keep, "scrubbing", self._scrub)
 
     def on_open(self) -> None:
-        """A batch has been opened: its time runs."""
+        """Start the time of a batch that has been opened."""
         if not self._opened.is_set():
             self._opened.set()
 

@@ -69,14 +69,16 @@ def note(messages: Path, *, is_new: bool, version: str = __version__) -> Version
     if known is not None and known.last_written_by == version and not is_new:
         return known
     if known is not None and not is_new:
-        log.info("another Warren has written the message store last", last=known.last_written_by, now=version)
+        log.info("another version of Warren wrote the message store last", last=known.last_written_by, now=version)
     created_by = version if is_new else None if known is None else known.created_by
     noted = Versions(created_by, version, time.time_ns() // 1_000_000)
     content = json.dumps(asdict(noted)).encode() + b"\n"
     try:
         replace_file(messages / NAME, lambda _: content)
     except OSError as error:
-        log.warning("the version of this Warren is not noted in the message store", reason=error.strerror or str(error))
+        log.warning(
+            "the version of this Warren is not recorded in the message store", reason=error.strerror or str(error)
+        )
     return noted
 
 

@@ -28,7 +28,7 @@ class SpareJob:
 
 
 class ReleaseJob:
-    """Have the reader release segments that will be removed."""
+    """Make the reader release segments that will be removed."""
 
     def __init__(self, unlink: UnlinkJob) -> None:
         self.unlink = unlink

@@ -22,7 +22,7 @@ from warren.server.store_workers import Job, Unread
 
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 2.0
-READ_ADVICE: Final = "look after the disk; nothing that cannot be read is given up"
+READ_ADVICE: Final = "check the disk; data that cannot be read is not given up"
 
 log = get_logger("message_store")
 
@@ -108,7 +108,7 @@ class UnreadJobs:
             )
 
     def leave(self, job: Errand) -> None:
-        """Have a failing job end without its data: nothing needs that."""
+        """End a failing job without its data: nothing needs that."""
         job.is_left = True
         self.hurry(self._jobs[job])
 
@@ -149,7 +149,7 @@ class UnreadJobs:
         """Report, when the process stops, that unreadable data is not given up."""
         if reads := self.reads():
             log.warning(
-                "the broker stops while reads of the message store fail; what they are for is kept",
+                "the broker stops while reads of the message store fail; unread messages are kept",
                 reads=len(reads),
                 file=reads[0].path,
                 reason=reads[0].reason,

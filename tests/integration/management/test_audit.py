@@ -71,8 +71,8 @@ def test_the_log_says_why_a_login_was_refused_and_the_answer_does_not(broker: Wa
     assert answers == {(401, "not_authorized", "Login failed")}
     lines = [line for line in broker.log().splitlines() if "login refused" in line]
     assert {line.partition("user=")[2] for line in lines} == {
-        'guest  over=HTTP  reason="the password does not fit"',
-        '"nobody at all"  over=HTTP  reason="there is no such user"',
+        'guest  over=HTTP  reason="wrong password"',
+        '"nobody at all"  over=HTTP  reason="unknown user"',
         'blank  over=HTTP  reason="the user has no password"',
     }
     api.delete("/users/blank")

@@ -63,7 +63,7 @@ def test_a_password_that_is_none_is_refused_by_the_name_of_its_file(tmp_path: Pa
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (TLS | {"etcd": "https://etcd1:2379,http://etcd2:2379"}, "all members are reached by https:// or all by"),
+        (TLS | {"etcd": "https://etcd1:2379,http://etcd2:2379"}, "all members must use https://, or all http"),
         (CLUSTER | {"etcd": "http://etcd1:2379", "etcd_ca": "ca.pem"}, "etcd_ca: needs members of etcd with"),
         (
             CLUSTER | {"etcd": "http://etcd1:2379", "etcd_certificate": "mine.pem"},

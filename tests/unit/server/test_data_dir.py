@@ -86,7 +86,7 @@ def test_a_shared_directory_with_other_files_is_refused_and_not_changed(tmp_path
     path.mkdir()
     path.chmod(0o755)
     (path / "letter").write_text("dear")
-    with pytest.raises(StartError, match="holds files that are not Warren's"):
+    with pytest.raises(StartError, match="has files that are not Warren's"):
         DataDir.open(path)
     assert mode(path) == 0o755
     assert sorted(os.listdir(path)) == ["letter"]

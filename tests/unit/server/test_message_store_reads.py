@@ -54,7 +54,7 @@ def test_a_stop_does_not_wait_for_reads_that_fail(caplog: pytest.LogCaptureFixtu
         assert "checkpoint clean" in f.files.diary
 
     run(test, tasks=True)
-    assert "the broker stops while reads of the message store fail; what they are for is kept" in caplog.messages
+    assert "the broker stops while reads of the message store fail; unread messages are kept" in caplog.messages
 
 
 def test_a_start_waits_for_reads_that_fail_and_is_refused_at_last() -> None:

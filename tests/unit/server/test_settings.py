@@ -505,7 +505,9 @@ def test_the_first_user_is_guest_unless_another_is_named() -> None:
 
 
 def test_no_first_user_but_guest_has_a_password_that_everybody_knows() -> None:
-    assert refusal({"WARREN_DEFAULT_USER": "admin"}).startswith("default_user (environment WARREN_DEFAULT_USER): needs")
+    assert refusal({"WARREN_DEFAULT_USER": "admin"}).startswith(
+        "default_user (environment WARREN_DEFAULT_USER): set default_pass"
+    )
     assert load({"WARREN_DEFAULT_USER": "guest"}).default_pass == "guest"
     assert load({"WARREN_DEFAULT_PASS": "hunter2"}).default_user == "guest"
 

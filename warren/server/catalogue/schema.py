@@ -67,10 +67,10 @@ def prepare_schema(connection: Connection) -> None:
     if version < SCHEMA_VERSION:
         if connection.dialect.name != "sqlite":
             log.warning(
-                "the metadata store is migrated without a copy of what it was",
+                "the metadata store is migrated without a copy of its old contents",
                 schema=version,
                 becomes=SCHEMA_VERSION,
-                advice="only a dump from before leads back to an older Warren: pg_dump --table='warren_*'",
+                advice="an older Warren needs a dump from before the migration: pg_dump --table='warren_*'",
             )
         for migrate in MIGRATIONS[version - 1 :]:
             migrate(connection)

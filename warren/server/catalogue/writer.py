@@ -215,7 +215,7 @@ class CatalogueWriter:
         return self._has_all()
 
     async def keep_position(self) -> None:
-        """Tell SQL up to where the log is synced, though nothing changes. For ever."""
+        """Record in SQL up to where the log is synced, though nothing changes. For ever."""
         pause_s = POSITION_FIRST_S
         while True:
             await trio.sleep(pause_s)
@@ -231,7 +231,7 @@ class CatalogueWriter:
             try:
                 await self._in_thread(CATALOGUE, note, abandon=abandon)
             except CatalogueError as error:
-                log.warning("the metadata store does not learn how far the log is synced", reason=str(error))
+                log.warning("the log position cannot be stored in the metadata store", reason=str(error))
 
     def _position(self) -> int:
         """Return up to where the log is known to be synced."""

@@ -136,7 +136,7 @@ class Images:
                     copy = partial(self._metadata.copy_to, directory / CATALOGUE_FILE, position.store_id)
                     await self._in_thread(CATALOGUE, copy)
             if patience.cancelled_caught:
-                raise ImageError(f"the message store or the metadata store does not answer within {BEGIN_WITHIN_S:g} s")
+                raise ImageError(f"the message store or the metadata store did not answer within {BEGIN_WITHIN_S:g} s")
             await self._in_thread(IMAGES, partial(_check_metadata, directory / CATALOGUE_FILE))
             await self._in_thread(IMAGES, partial(self._link_stages, directory))
             found = await self._in_thread(IMAGES, partial(self._described, holder, directory, pinned))

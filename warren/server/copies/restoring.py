@@ -135,7 +135,7 @@ def _require_empty(data_dir: Path) -> None:
     if UNFINISHED_RESTORE in names:
         raise RestoreError(f"{data_dir}: an earlier restore was not finished: remove what is in it, and restore again")
     if names:
-        raise RestoreError(f"{data_dir}: it is not empty ({min(names)}): restore into an empty directory")
+        raise RestoreError(f"{data_dir}: not empty ({min(names)}): restore into an empty directory")
 
 
 def _copy(directory: BackupDirectory, file: StoredFile, data_dir: Path, copied: Callable[[int], None]) -> None:
@@ -183,7 +183,7 @@ def _checked(data_dir: Path, manifest: Manifest, until: Until) -> Generator[Line
         with LogReader(files) as reader:
             state = recovered(files, reader)
     except CutError as error:
-        raise RestoreError(f"{error}; {data_dir} is to be emptied before another restore") from None
+        raise RestoreError(f"{error}; empty {data_dir} before another restore") from None
     except UnreadableStore as error:
         raise RestoreError(f"a broker would not start with this backup: {error}") from None
     recovery = state.recovery

@@ -160,7 +160,7 @@ class Snapshot:
         self._progress = trio.Event()
 
     def end_as(self, state: str) -> None:
-        """Become READY or FAILED, and wake all."""
+        """Set the state to READY or FAILED, and wake all."""
         self.state = state
         self._progress.set()
         self.over.set()

@@ -408,7 +408,7 @@ class _Planner:
     def _global_parameter(self, item: Any) -> None:
         _check_given(item.name)
         if item.name.startswith(INTERNAL_PREFIX):
-            self._skip("global_parameter", "", item.name, "internal to the broker that the file is from")
+            self._skip("global_parameter", "", item.name, "internal to the broker that exported the file")
             return
         put = GlobalParameterPut(item.name, json.dumps(item.value))
         check_storable(put)
@@ -472,7 +472,7 @@ class _Planner:
     def _exchange(self, item: ExchangeItem) -> None:
         vhost = self._known_vhost(item.vhost)
         if item.name == "" or item.name.startswith(RESERVED_PREFIX):
-            self._skip("exchange", vhost, item.name, "every vhost has it, or none can")
+            self._skip("exchange", vhost, item.name, "built into every vhost, or not allowed")
             return
         _check_name("exchange", item.name)
         declaration = ExchangeDeclaration(
@@ -513,7 +513,7 @@ class _Planner:
     def _queue(self, item: QueueItem) -> None:
         vhost = self._known_vhost(item.vhost)
         if item.name.startswith(RESERVED_PREFIX) or item.exclusive:
-            reason = "it belongs to a connection" if item.exclusive else "the name is one that brokers give"
+            reason = "it belongs to a connection" if item.exclusive else "the name is reserved for brokers"
             self._skip("queue", vhost, item.name, reason)
             return
         _check_name("queue", item.name)
@@ -598,12 +598,12 @@ class _Planner:
         arguments = _arguments(item.arguments)
         ends = (("exchange", item.source), (kind, item.destination))
         if item.source == "" or (kind == "exchange" and item.destination == ""):
-            self._skip("binding", vhost, name, "bindings of the default exchange cannot be made")
+            self._skip("binding", vhost, name, "the default exchange cannot have bindings")
             return
         if any(
             (end, vhost, end_name) in self._skipped and not self._exists(end, vhost, end_name) for end, end_name in ends
         ):
-            self._skip("binding", vhost, name, "one of its ends is skipped")
+            self._skip("binding", vhost, name, "its source or destination is skipped")
             return
         for end, end_name in ends:
             if not self._exists(end, vhost, end_name):

@@ -1,4 +1,4 @@
-"""Let readers drain queues: they claim ranges of messages, and can read a range again until they acknowledge it.
+"""Drain queues for readers: they claim ranges of messages, and can read a range again until they acknowledge it.
 
     open -> epoch      claim(after k): all below k is acknowledged, the next messages are claimed as [k, e)
                        read [k, e), any number of times: claim queues are read like streams
@@ -329,7 +329,7 @@ class Drains:
             wanted = [(max(low, first), high) for low, high in ranges if high > first]
             verdicts = decided(left(self._verdicts(drain), first), wanted, kind, delay_ms)
             if len(verdicts) > VERDICTS_MAX:
-                raise TooMany(f"a drain may have {VERDICTS_MAX} ranges that are settled singly: claim fewer at a time")
+                raise TooMany(f"a drain may have {VERDICTS_MAX} ranges settled one by one: claim fewer at a time")
             self._keep_verdicts(drain, verdicts)
             self._management.settle()
             await self._management.messages.deleted()
@@ -347,7 +347,7 @@ class Drains:
             oldest, synced = await self._first(claims), self._synced_end(claims)
             if first < oldest or end > synced:
                 raise NotClaimed(
-                    f"the claims from {first} to {end} are not there: claimed are those from {oldest} to {synced}"
+                    f"the claims from {first} to {end} are not there: the claimed ones are {oldest} to {synced}"
                 )
             note = self._note(drain)
             before = note.failed
@@ -676,7 +676,7 @@ class Drains:
             await self._settle_oldest(claims, self._maybe_home(drain), verdict.end, order)
             self._check(drain, epoch)
             if self._first_offset(claims) == first:
-                raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take back what was settled")
+                raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take the settled messages back")
             await self._give_way()
 
     def _verdicts(self, drain: Drain) -> list[Verdict]:
@@ -741,7 +741,7 @@ class Drains:
             self._check(drain, epoch)
 
     async def _give_way(self) -> None:
-        """Let other tasks have their turn, and wait while the disk is behind."""
+        """Yield to other tasks, and wait while the disk is congested."""
         while self._view.is_congested():
             await trio.sleep(_CONGESTED_POLL_S)
         await trio.lowlevel.checkpoint()

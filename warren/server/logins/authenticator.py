@@ -141,7 +141,7 @@ class Authenticator:
                 return True
 
     def recalls(self, user: str, password: bytes, peer_address: str) -> bool:
-        """Tell at once whether `check` would accept this, because it was verified before (3)."""
+        """Tell whether `check` would accept this immediately, because it was verified before (3)."""
         record = self._login_record(user, password, peer_address)
         if record is None or not self._is_remembered(self._key(user, record, password)):
             return False
@@ -159,12 +159,12 @@ class Authenticator:
         if reason:
             return reason
         record = self._users.get(user)
-        return "the user has no password" if record is None or not record.password_hash else "the password does not fit"
+        return "the user has no password" if record is None or not record.password_hash else "wrong password"
 
     def why_unwelcome(self, user: str, peer_address: str) -> str:
         """Return, for the log, why `user` cannot log in from `peer_address` with any mechanism; empty if it can."""
         if self._users.get(user) is None:
-            return "there is no such user"
+            return "unknown user"
         if not self.may_log_in_from(user, peer_address):
             return "this user may log in from the broker's own machine only"
         return ""
@@ -293,7 +293,7 @@ def _warn_of_hash(record: UserPut) -> None:
 
 
 def _compare(record: UserPut | None, password: bytes) -> tuple[bool, PasswordHash | None]:
-    """Tell, in a worker thread, whether the password fits, and its new hash if the record needs one."""
+    """Check the password in a worker thread; return whether it fits, and its new hash if the record needs one."""
     if record is None:
         return verify_password(password, DUMMY_HASH), None
     stored = PasswordHash(record.password_hash, record.hashing_algorithm)

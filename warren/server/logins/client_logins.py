@@ -76,7 +76,7 @@ class ClientLogins:
             self._wake()  # to send all the answers in one turn
 
     def hung_up(self, key: int) -> None:
-        """A connection is closed: its login ends (2)."""
+        """Cancel the login of a connection that is closed (2)."""
         scope = self._under_way.get(key)
         if scope is not None:
             scope.cancel()

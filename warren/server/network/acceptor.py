@@ -163,7 +163,7 @@ class Acceptor:
     # --- listeners --------------------------------------------------------------------------------------------------
 
     def has_waiting(self, fd: int) -> None:
-        """A connection waits at a listener: it is accepted at the end of this turn. Ignores other descriptors."""
+        """Schedule accepting at a listener where a connection waits. Ignores other descriptors."""
         listener = self._listeners.get(fd)
         if listener is not None:
             self.accepting.append(listener)
@@ -216,7 +216,7 @@ class Acceptor:
     def _moved_to_place_of(self, loser: int, sock: socket.socket) -> socket.socket:
         """Close a connection that makes room for `sock`, and return the new one, if need be with another number."""
         transport = self._sockets.by_fd[loser]
-        reason = "it has not logged in, and others need its place"
+        reason = "not logged in yet, and others need the connection slot"
         self._broker.note("warning", "connection.dropped", {"peer": transport.address, "reason": reason})
         self._sockets.close(transport)
         if not self._admission.is_high(sock.fileno()):
@@ -267,7 +267,7 @@ class Acceptor:
     # --- handshakes -------------------------------------------------------------------------------------------------
 
     def heard(self, transport: Transport) -> None:
-        """The next step of a TLS handshake is due. Its socket is not watched until the step is done."""
+        """Schedule the next step of a TLS handshake. Its socket is not watched until the step is done."""
         self._handshakes.make_due(transport.fd)
         self._sockets.set_interest(transport, 0)
         self._admission.heard(transport.fd, self._broker.now_s, has_to_wait=True)

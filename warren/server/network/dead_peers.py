@@ -46,7 +46,7 @@ class Keepalive:
     count: int
 
     def start(self, sock: socket.socket) -> None:
-        """Have the kernel ask the peer."""
+        """Turn on TCP keepalive for a socket."""
         if not self.idle_s:
             return
         with suppress(OSError):  # it is gone already: the first read tells

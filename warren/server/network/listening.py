@@ -66,7 +66,7 @@ def bind_all(what: str, endpoint: Endpoint, found: Sequence[tuple[Any, ...]]) ->
         raise
     for name, reason in absent:
         log.warning(
-            "an address of the host is not listened on",
+            "an address of the host is not used for listening",
             setting=what,
             host=endpoint.host,
             address=name,
@@ -102,4 +102,4 @@ def _spare_pacing(sock: socket.socket) -> None:
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     except OSError as error:
-        log.debug("the default congestion control stays", reason=str(error))
+        log.debug("the default congestion control is kept", reason=str(error))

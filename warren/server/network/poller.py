@@ -86,7 +86,7 @@ class Poller:
         return True
 
     def wake(self) -> None:
-        """Have another turn soon: the only method that other threads may call."""
+        """Wake the poller for another turn: the only method that other threads may call."""
         try:
             self._ring()
         except BlockingIOError:

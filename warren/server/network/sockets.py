@@ -93,7 +93,7 @@ class Sockets:
         self.by_key[connection.key] = transport
 
     def set_interest(self, transport: Transport, interest: int) -> None:
-        """Have other events of a socket told, unless it is closed."""
+        """Change the events that are watched on a socket, unless it is closed."""
         if transport.fd in self.by_fd:
             transport.interest = interest
             self._poller.selector.modify(transport.fd, interest)
@@ -101,7 +101,7 @@ class Sockets:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def finish(self, transport: Transport, *, sent: bool) -> None:
-        """The peer has ended: end our half as soon as everything is `sent`, and wait for the peer to end its own."""
+        """End our half when everything is `sent`, and wait for the peer to end its own: it has ended."""
         if transport.linger_deadline_s:
             return
         if not sent:
@@ -119,7 +119,7 @@ class Sockets:
         self.set_interest(transport, READ)
 
     def lost(self, transport: Transport) -> None:
-        """The socket is gone."""
+        """Close a connection whose socket is gone."""
         connection = transport.connection
         if connection is not None:
             connection.lost()

@@ -126,7 +126,7 @@ class TlsSession:
         return self._outgoing.pending > 0
 
     def end(self) -> None:
-        """Tell the peer that nothing more comes, without waiting for its half of the closing handshake."""
+        """End our half of the session, without waiting for the peer's half of the closing handshake."""
         try:
             self._tls.unwrap()
         except (ssl.SSLError, OSError):

@@ -124,7 +124,7 @@ class TlsStream(trio.abc.Stream):
                 if self._receives != before:
                     continue  # the awaited bytes may have come while that was sent
                 if self._session.is_ended or len(self._said) > UNASKED_BYTES_MAX:
-                    raise self._broken(ConnectionAbortedError("the peer does not go on with TLS")) from None
+                    raise self._broken(ConnectionAbortedError("the peer does not continue TLS")) from None
                 await self._hear()
             except OSError as error:
                 raise self._broken(error) from error
@@ -140,7 +140,7 @@ class TlsStream(trio.abc.Stream):
         await self._plain.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
-        """Tell the peer that nothing more comes, unless a send is under way; close without waiting for an answer."""
+        """End our half, unless a send is under way; close without waiting for an answer."""
         sound = self._session.is_handshaken and not self._failed and not self._closed and not self._sending.locked()
         self._closed = True
         try:

@@ -168,7 +168,7 @@ class Transport:
         return True
 
     def finish_sending(self) -> None:
-        """Tell the peer that nothing more comes; the kernel has everything taken before."""
+        """End our half of the connection; the kernel has everything taken before."""
         self.sock.shutdown(socket.SHUT_WR)
 
     def _say_last(self, data: bytes) -> None:
@@ -230,7 +230,7 @@ class TlsTransport(Transport):
         return decrypted
 
     def _take(self, chunks: list[bytes]) -> list[bytes]:
-        """Encrypt. One TLS write per outbox keeps records large."""
+        """Encrypt the chunks. One TLS write per outbox keeps records large."""
         if not chunks:
             return []
         plain = b"".join(chunks)

@@ -120,7 +120,7 @@ class WebSocket:
     def _shake_hands(self, head: bytes, behind: bytes) -> None:
         handshake = H11Handshake(ConnectionType.SERVER)
         if not head.startswith(b"GET "):
-            self._reject(handshake, 405, "only GET becomes a WebSocket", ("Allow", "GET"))
+            self._reject(handshake, 405, "a WebSocket needs the method GET", ("Allow", "GET"))
             return
         try:
             handshake.receive_data(head)
@@ -140,7 +140,7 @@ class WebSocket:
         elif _EMPTY_KEY.search(head) is not None:
             self._reject(handshake, 400, "an empty Sec-WebSocket-Key")
         elif b"origin" in headers and not self._rules.admits(headers[b"origin"], request.host, self._address):
-            text = "pages of this origin may not connect: they are listed in the setting ws_origins"
+            text = "this origin may not connect: see the setting ws_origins"
             self._reject(handshake, 403, text)
         else:
             self._choose(handshake, request, behind)
@@ -150,7 +150,7 @@ class WebSocket:
         rules = self._rules
         chosen = next((each for each in request.subprotocols if each in rules.subprotocols), None)
         if chosen is None and (request.subprotocols or not rules.may_name_none):
-            self._reject(handshake, 400, f"no subprotocol that is spoken here: {', '.join(rules.subprotocols)}")
+            self._reject(handshake, 400, f"no supported subprotocol: {', '.join(rules.subprotocols)}")
             return
         self._control += handshake.send(AcceptConnection(subprotocol=chosen))
         connection = handshake.connection
@@ -164,9 +164,9 @@ class WebSocket:
         hint = error.event_hint
         text = str(error)
         if isinstance(hint, RejectConnection) and hint.status_code == 426:
-            self._reject(handshake, 426, "version 13 of WebSocket is spoken here", ("Sec-WebSocket-Version", "13"))
+            self._reject(handshake, 426, "only version 13 of WebSocket is supported", ("Sec-WebSocket-Version", "13"))
         elif "Upgrade" in text:
-            self._reject(handshake, 426, "a WebSocket is wanted here", ("Upgrade", "websocket"))
+            self._reject(handshake, 426, "this path is for WebSockets only", ("Upgrade", "websocket"))
         else:
             self._reject(handshake, 400, text)
 
@@ -195,7 +195,7 @@ class WebSocket:
                 parts.append(bytes(event.data))
             elif isinstance(event, TextMessage):
                 if not self._rules.takes_text:
-                    self._fail(connection, CloseReason.UNSUPPORTED_DATA, "text, where binary frames are spoken")
+                    self._fail(connection, CloseReason.UNSUPPORTED_DATA, "text: only binary frames are supported")
                     break
                 if self._is_text is None:
                     self._is_text = True

@@ -296,7 +296,7 @@ class Stages:
                 await trio.lowlevel.checkpoint()
 
     def vhost_deleted(self, vhost: str) -> None:
-        """Have the stages of a deleted vhost removed soon."""
+        """Schedule the removal of the stages of a deleted vhost."""
         for stage in self._stages.values():
             if stage.vhost == vhost:
                 stage.is_over = True
@@ -478,7 +478,7 @@ class Stages:
                 if is_heir and not self._lacks(vhost, note.user, note, is_empty=False):
                     raise Conflict(
                         f"user '{note.user}' has committed batch {note.batch} of query '{order.query}': "
-                        f"nobody else is told that batch {order.batch} was committed before"
+                        f"other users are not told that batch {order.batch} was committed before"
                     )
                 if order.compares or is_heir:
                     self._check_same(vhost, order, note)
@@ -600,7 +600,7 @@ class Stages:
             count = "a number of messages that is not remembered" if had is None else f"{had} messages"
             raise OtherBatch(
                 f"batch {order.batch} of query '{order.query}' was published with {count}, and has {staged} now: its "
-                f"writer was taken back to before that. Batch {note.batch} was published last"
+                f"writer was reset to an earlier point. Batch {note.batch} was published last"
             )
 
     def _why_missing(self, vhost: str, name: str, user: str, order: Order) -> str:
@@ -608,11 +608,11 @@ class Stages:
         text = f"no stage '{name}' of user '{user}' in vhost '{vhost}'"
         if self._management.replication is None:
             return text
-        text += ". If another node led when it was written, it is there"
+        text += ". If another node was the leader when it was written, the stage is there"
         if CommitNotes(self._view.records.of(vhost)).maybe_plan(order.query) is None:
             return f"{text}: write it again"
         return (
-            f"{text}, and a part of batch {order.batch} of query '{order.query}' is published: have that node lead for "
+            f"{text}, and a part of batch {order.batch} of query '{order.query}' is published: make that node lead for "
             "the rest, or forget the query (DELETE …/commits/QUERY) and write the batch again"
         )
 

@@ -93,7 +93,7 @@ class OtlpSender:
         self._last_words.text = ""
         if self._exporter.export(made) == self._success:
             return ""
-        return self._last_words.text or "the collector has not taken them"
+        return self._last_words.text or "the collector did not accept them"
 
     def close(self) -> None:
         self._exporter.shutdown()

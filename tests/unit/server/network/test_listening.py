@@ -55,7 +55,7 @@ def test_a_name_is_listened_on_where_this_machine_has_its_address(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [absent, HERE])
     assert listen() == 1
     (line,) = caplog.records
-    assert line.getMessage() == "an address of the host is not listened on"
+    assert line.getMessage() == "an address of the host is not used for listening"
     fields: Any = line.__dict__["fields"]
     assert (fields["host"], fields["address"]) == (NAME.host, absent[4][0])
 

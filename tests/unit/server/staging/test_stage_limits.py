@@ -238,7 +238,7 @@ def test_a_batch_whose_number_was_used_is_a_repetition_only_if_it_has_as_many_me
         for batch in (1, 2, 3):  # another order of rows, or other texts, are no other batch
             assert (await staged(batch, *[b"y"] * batch)).duplicate
         for batch, count in ((3, 5), (2, 1), (1, 2)):
-            with pytest.raises(OtherBatch, match="its writer was taken back"):
+            with pytest.raises(OtherBatch, match="its writer was reset"):
                 await staged(batch, *[b"new"] * count)
         assert (await staged(3, *[b"new"] * 5, compares=False)).duplicate
         assert (await commit(life, 3, "gone", compares=True)).duplicate, "only its answer was lost"

@@ -321,7 +321,7 @@ def test_the_last_batch_is_a_duplicate_for_another_user_when_its_user_is_gone(tm
         await put(stages, "b", content(b"1", b"2"), user="other")
         await put(stages, "c", content(b"other"), user="other")
         if not gone:
-            with pytest.raises(Conflict, match="nobody else is told"):
+            with pytest.raises(Conflict, match="other users are not told"):
                 await commit(life, 1, "b", user="other")
             return
         life.harness.broker.administer(UserDelete("former"))
