@@ -114,7 +114,7 @@ class Outbox:
                 self.writer = self._new_writer()
 
     def rest(self) -> None:
-        """Nothing has been written for a while: hold no buffer."""
+        """Release the buffer: nothing has been written for a while."""
         if not self._queued:
             self.writer = _RESTING
 

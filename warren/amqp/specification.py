@@ -104,7 +104,7 @@ LenientShortStr = ExprAdapter(
 
 
 def _repeated(length: Any, item: Any) -> Any:
-    """As many `item` as fill the length exactly; GreedyRange alone would stop quietly at a bad one."""
+    """Parse as many `item` as fill the length exactly; GreedyRange alone would stop quietly at a bad one."""
     return Prefixed(length, FocusedSeq("items", "items" / GreedyRange(item), Terminated))
 
 
@@ -256,7 +256,7 @@ DOMAINS: Final[dict[str, Any]] = {
 
 
 def _bits(count: int) -> Any:
-    """Up to eight bits in one octet, the first one lowest, as a list of bool."""
+    """Build the parser of up to eight bits in one octet, the first one lowest, as a list of bool."""
     return ExprAdapter(
         Octet,
         lambda octet, _context: [bool(octet >> place & 1) for place in range(count)],
@@ -265,7 +265,7 @@ def _bits(count: int) -> Any:
 
 
 def _arguments(spec: MethodSpec) -> Any:
-    """The argument list of `spec`, from and to its named tuple: runs of one domain, flattened."""
+    """Build the parser of the argument list of `spec`, from and to its named tuple: runs of one domain, flattened."""
     runs: list[tuple[int, Any]] = []
     for domain, fields in groupby(spec.fields, key=lambda field: field[1]):
         length = len(list(fields))

@@ -65,7 +65,7 @@ def maybe_trace_context(data: bytes, start: i64) -> TraceContext | None:
 
 
 def _maybe_parsed(data: bytes, at: i64) -> TraceContext | None:
-    """Understand the tagged value at `at`."""
+    """Parse the tagged value at `at`."""
     tag: i64 = data[at]
     if tag != _LONGSTR and tag != _BYTES:
         return None

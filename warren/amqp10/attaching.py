@@ -122,7 +122,7 @@ def _refuse(session: Amqp10Session, name: str, handle: int, role: bool, error: C
 
 
 def _attach_sender(session: Amqp10Session, name: str, handle: int, fields: Arguments) -> None:
-    """The client wants to send on it."""
+    """Attach a link on which the client sends."""
     link = ReceivingLink(name, handle, fields.number(9, 0) & U32)
     found = maybe_described("a target", fields.any(6))
     if found is None:
@@ -177,7 +177,7 @@ def _pair(session: Amqp10Session, fields: Arguments) -> None:
 
 
 def _attach_receiver(session: Amqp10Session, name: str, handle: int, fields: Arguments) -> None:
-    """The client wants to receive on it."""
+    """Attach a link on which the client receives."""
     link = SendingLink(name, handle)
     found = maybe_described("a source", fields.any(5))
     if found is None:

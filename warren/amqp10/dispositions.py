@@ -169,7 +169,7 @@ def settled_frame(channel: int, is_receiver: bool, first: int, last: int, state:
 
 
 def annotate(delivery: Delivery, annotations: Table) -> bool:
-    """Have the message of `delivery` keep annotations of its outcome; False: it has no room, or is of a stream."""
+    """Add annotations of its outcome to the message of `delivery`; False: it has no room, or is of a stream."""
     queue = delivery.queue
     header_bytes = len(delivery.message.header_payload())
     if queue.deleted or header_bytes > ANNOTATED_MAX_BYTES:

@@ -194,7 +194,7 @@ class Amqp10Ledger(DeliveryLedger):
         self._limits[consumer] = SizeLimit(most, settles=settles)
 
     def forget_limit(self, consumer: Consumer) -> None:
-        """The link of a consumer has ended."""
+        """Forget the limit of a consumer whose link has ended."""
         if self._limits:
             self._limits.pop(consumer, None)
 

@@ -51,7 +51,7 @@ def continue_drains(session: Amqp10Session) -> None:
 
 
 def tick_drains(session: Amqp10Session) -> None:
-    """Time has passed: stop waiting for messages that could not be sent for a while."""
+    """Check draining links: stop waiting for messages that could not be sent for a while."""
     for link in list(session.links.values()):
         if isinstance(link, SendingLink) and link.is_draining and not link.is_gone:
             consumer = link.consumer
@@ -92,7 +92,7 @@ class DrainRun(Job):
 
 
 def _stopped(session: Amqp10Session, link: SendingLink) -> None:
-    """All that could be sent at once has been: tell, or look again when time has passed."""
+    """End the drain if nothing is left, or look again when time has passed: all that could be sent now has been."""
     consumer = link.consumer
     if consumer is None or consumer.credit == 0:
         _end(session, link)
@@ -106,7 +106,7 @@ def _stopped(session: Amqp10Session, link: SendingLink) -> None:
 
 
 def _end(session: Amqp10Session, link: SendingLink) -> None:
-    """Tell that the remaining credit is used up."""
+    """Report that the remaining credit is used up."""
     link.is_draining = False
     link.grant(link.limit, 0)
     session.write_sending_flow(link, drain=True)

@@ -66,7 +66,7 @@ class ReceivingLink(Link):
         self.kept_settled.clear()
 
     def forget(self) -> None:
-        """It has ended."""
+        """Release what the link holds: it has ended."""
         self.forget_heads()
         self.pieces.drop()
 

@@ -202,7 +202,7 @@ class Management:
         self._respond(request, status, why, 0, 0)
 
     def done(self, method: Any, ticket: int, batch: int) -> None:
-        """A command has its result."""
+        """Respond to a request: its command has a result."""
         if not self._under_way:
             return
         request, status = self._under_way.popleft()

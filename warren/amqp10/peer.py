@@ -342,7 +342,7 @@ class Amqp10Peer(Peer):
         self.enter_checking(request)
 
     def enter_checking(self, request: LoginRequest) -> None:
-        """Have the shell verify its identity."""
+        """Ask the shell to verify the peer's identity."""
         self.enter(CHECKING_LOGIN)
         self.pause(PAUSED_LOGIN)
         self.broker.logins.append(request)
@@ -510,7 +510,7 @@ class Amqp10Peer(Peer):
     # --- errors and the end -----------------------------------------------------------------------------------------
 
     def note_link_error(self, session: Session, error: AmqpError) -> None:
-        """Have the log say that a link was refused or detached."""
+        """Log that a link was refused or detached."""
         note_error(self, "channel.error", int(session.number), error)
 
     def _failed(self, error: AmqpError) -> None:
@@ -543,7 +543,7 @@ class Amqp10Peer(Peer):
             self._close_with(condition_of(AmqpError(reply_code, explanation)), explanation)
 
     def _closed(self) -> None:
-        """The client closes."""
+        """Handle a close by the client."""
         for session in self.channels.values():
             session.confirm()
         self.enter(CLOSING)

@@ -280,7 +280,7 @@ class Amqp10Session(Session):
         return LinkError(MESSAGE_SIZE, f"a message larger than the {most} bytes that are allowed")
 
     def _deliver(self, link: ReceivingLink, delivery_id: i64, settled: bool, data: bytes, start: i64, end: i64) -> None:
-        """A delivery is whole."""
+        """Handle a delivery that is whole."""
         if link.is_management:
             assert self.management is not None
             self.management.take(link, delivery_id, settled, data, start, end)
@@ -546,7 +546,7 @@ class Amqp10Session(Session):
         self.link_ended(link, answer)
 
     def link_ended(self, link: Link, answer: bytes) -> None:
-        """Everything of a link has ended: tell its client."""
+        """Detach a link: everything of it has ended."""
         if isinstance(link, SendingLink):
             if link.consumer is not None:
                 self.transfers.forget_limit(link.consumer)

@@ -31,7 +31,7 @@ def maybe_owner(peer: MqttPeer) -> Peer | None:
 
 
 def succeed(peer: MqttPeer, owner: MqttPeer) -> None:
-    """End `owner`, and have `peer` wait until it has released everything: then `MqttPeer.begin_after` is called.
+    """End `owner`, and pause `peer` until it has released everything: then `MqttPeer.begin_after` is called.
 
     Raises:
         MqttError: they are of different users.

@@ -134,7 +134,7 @@ class ClientSubscriptions:
         return made.qos, old is None
 
     def take_share(self, shared: SharedSubscription) -> None:
-        """Become a consumer of the queue of a group, which is made for the first one.
+        """Consume from the queue of a group, which is made for its first consumer.
 
         Raises:
             AmqpError: the user may not, or the filter is not valid.
@@ -241,7 +241,7 @@ class ClientSubscriptions:
         consume(session, m.BasicConsume(0, name, tag, False, qos == 0, False, False, EMPTY_TABLE))
 
     def consume_again(self, qos: int) -> None:
-        """Have the queue of a session that was there before hand out: its subscriptions are known."""
+        """Resume delivery from the queue of an earlier session: its subscriptions are known."""
         session = self._session
         name = queue_name(session.client_id, qos)
         if name not in session.vhost.queues:

@@ -68,7 +68,7 @@ class Connecting:
         self._connect = connect
 
     def begin(self) -> None:
-        """Have the login verified, or begin the exchange of a method.
+        """Request verification of the login, or begin the exchange of a method.
 
         Raises:
             MqttError: the method is unknown, or its data makes no sense.
@@ -206,7 +206,7 @@ def authenticate(peer: MqttPeer, answer: Answer) -> None:
 
 
 def _go_on(peer: MqttPeer, enhanced: EnhancedLogin, said: ClaimedIdentity | bytes) -> None:
-    """Send the challenge of a method, or have the identity verified that it has found out."""
+    """Send the challenge of a method, or request verification of the identity that it has found out."""
     if isinstance(said, ClaimedIdentity):
         _verify(peer, said.user, said.password, is_proven=said.is_proven)
         return
@@ -219,7 +219,7 @@ def _go_on(peer: MqttPeer, enhanced: EnhancedLogin, said: ClaimedIdentity | byte
 
 
 def _verify(peer: MqttPeer, user: str, password: bytes, *, is_proven: bool, problem: str = "") -> None:
-    """Have the shell verify the user; see (1)."""
+    """Ask the shell to verify the user; see (1)."""
     name, vhost = user, "/"
     if ":" in name and not is_proven:
         vhost, _, name = name.rpartition(":")

@@ -109,7 +109,7 @@ class MqttLedger(DeliveryLedger):
         self._given = b""  # properties of 5.0 with the length in front
 
     def grant(self, tag: str, qos: int) -> None:
-        """Have the consumer with `tag` get messages with `qos` at most."""
+        """Set the maximum QoS of the consumer with `tag`."""
         if self._levels is _NO_LEVELS:
             self._levels = {}
         self._levels[tag] = qos
@@ -295,11 +295,11 @@ class MqttLedger(DeliveryLedger):
         return None
 
     def take_room(self, count: int) -> None:
-        """The client has so many messages that it has not answered for good: they count as if they were unacked."""
+        """Count messages that the client has not answered for good, as if they were unacked."""
         self.consumer_unacked += count
 
     def give_room(self) -> None:
-        """One of those is answered for good."""
+        """Release the room of a message that is answered for good."""
         self.consumer_unacked -= 1
         self.make_room()
         self.send_held()
@@ -340,7 +340,7 @@ class MqttLedger(DeliveryLedger):
         self._given = outline.given_with(ids) if self.is_v5 else b""
 
     def forget_descriptions(self) -> None:
-        """The subscriptions are others."""
+        """Forget the outline: the subscriptions are others."""
         self._outline = None
 
     def close(self) -> None:

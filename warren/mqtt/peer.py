@@ -267,7 +267,7 @@ class MqttPeer(Peer):
         self.units_left -= METHOD_UNITS
 
     def _publish(self, first: i64, data: bytes, pos: i64, end: i64) -> bool:
-        """PUBLISH; False: it has to wait."""
+        """Handle PUBLISH; False: it has to wait."""
         session = self.session
         vhost = self.vhost
         assert session is not None and vhost is not None
@@ -304,7 +304,7 @@ class MqttPeer(Peer):
         return True
 
     def _publish_specially(self, first: i64, topic: bytes, packet_id: int, data: bytes, pos: i64, end: i64) -> None:
-        """PUBLISH with properties, or to be retained."""
+        """Handle PUBLISH with properties, or to be retained."""
         self.units_left -= METHOD_UNITS  # as `count_command`
         session = self.session
         assert session is not None
@@ -337,7 +337,7 @@ class MqttPeer(Peer):
         self.check_outbox()
 
     def _command(self, first: i64, data: bytes, pos: i64, end: i64) -> None:
-        """Any other packet."""
+        """Handle any other packet."""
         kind = int(first >> 4)
         flags = int(first & 15)
         if flags != _FLAGS.get(kind, 0) and kind != PUBLISH:
@@ -430,7 +430,7 @@ class MqttPeer(Peer):
     # --- login ------------------------------------------------------------------------------------------------------
 
     def _connect(self, connect: Connect) -> None:
-        """CONNECT."""
+        """Handle CONNECT."""
         self.version = connect.version
         self.protocol = _PROTOCOLS[self.version]
         self.limits = limits_of(connect)
@@ -479,7 +479,7 @@ class MqttPeer(Peer):
             self.fail(error)
 
     def connected(self, will: Will | None) -> None:
-        """CONNACK has said yes."""
+        """Keep the will: CONNACK accepted the client."""
         self._will = will
         self._connecting = None
 
@@ -539,7 +539,7 @@ class MqttPeer(Peer):
             self._write_disconnect(KEEP_ALIVE, reason)
 
     def fail(self, error: AmqpError) -> None:
-        """Tell the peer its error, if its version has a packet for that, and end."""
+        """Send the peer its error, if its version has a packet for that, and end."""
         if self.state >= CLOSING:
             return
         note_error(self, "connection.error", 1, error)
@@ -563,7 +563,7 @@ class MqttPeer(Peer):
         self.end()
 
     def _write_disconnect(self, reason: int, explanation: str) -> None:
-        """DISCONNECT, without words where the client does not take so much."""
+        """Send DISCONNECT, without words where the client does not take so much."""
         self.outbox.write(disconnect(reason, self.limits.words(explanation)))
 
     def send_close(self, reply_code: int, explanation: str, method_id: int) -> None:

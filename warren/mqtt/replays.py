@@ -53,7 +53,7 @@ class _Searches:
         return self._searches[self._filters[0]] if self._filters else None
 
     def remove_first(self) -> None:
-        """The oldest is done."""
+        """Remove the oldest filter: it is done."""
         del self._searches[self._filters.popleft()]
 
     def take_over(self, others: _Searches) -> None:
@@ -200,7 +200,7 @@ class Replays:
         return True
 
     def answers_left(self) -> None:
-        """Answers that waited for the disk have left: send the retained messages that belong after them."""
+        """Send retained messages that belong after answers that have left: these waited for the disk."""
         sent = self._mqtt.answers_sent()
         held = self._held_runs
         count = 0
@@ -223,7 +223,7 @@ class Replays:
         return ready.count > REPLAYED_AHEAD or ready.body_bytes > most_bytes
 
     def client_answered(self) -> None:
-        """The client has answered or taken something: there may be room for more retained messages."""
+        """Continue the replay: the client has answered or taken something, so there may be room for more."""
         replay = self._stored
         if replay is not None:
             replay.begin()
@@ -245,7 +245,7 @@ class Replays:
         return True
 
     def client_took_all(self) -> None:
-        """The client has taken all that was sent: continue."""
+        """Continue: the client has taken all that was sent."""
         replay = self._replay
         if replay is not None:
             self._replay = None
@@ -253,12 +253,12 @@ class Replays:
         self.client_answered()
 
     def client_left(self) -> None:
-        """The client has gone: messages that wait for it are dropped, and replays into its queues continue."""
+        """Drop messages that wait for the client, which has gone, and continue replays into its queues."""
         self._replay = None
         held, self._held_runs = self._held_runs, []
         for run in held:
             self.session.connection.broker.work.begin(run)
 
     def end(self) -> None:
-        """The session has ended. The job refers to us; if it is under way, it ends by itself."""
+        """End with the session. The job refers to us; if it is under way, it ends by itself."""
         self._stored = None

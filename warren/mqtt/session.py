@@ -115,7 +115,7 @@ class MqttSession(Session):
             self._mqtt.write_when_durable(packet, self._ticket, self._batch)
 
     def write_returned(self, message: Message) -> None:
-        """Nothing is mandatory in MQTT."""
+        """Do nothing: nothing is mandatory in MQTT."""
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
         self._lost(consumer.queue.name)
@@ -133,7 +133,7 @@ class MqttSession(Session):
         self._mqtt.outbox.write(acknowledgement(kind, packet_id, self._mqtt.version, reason))
 
     def refused(self, packet_id: int, qos: int) -> None:
-        """A queue has refused a message."""
+        """Report that a queue has refused a message."""
         explanation = "a queue that is full has refused the message"
         if self._mqtt.version == V5:
             words = explanation if self._mqtt.limits.takes_problems else ""
@@ -314,7 +314,7 @@ class MqttSession(Session):
             self._batch = int(log.batch.number)
 
     def end_for_good(self) -> None:
-        """The session ends with its connection: remove everything that would outlive it."""
+        """End the session with its connection: remove everything that would outlive it."""
         self.sessions.session_over(self.kept)
         self.sessions.end(self.kept)
 
@@ -415,7 +415,7 @@ class MqttSession(Session):
             self._mqtt.write_when_stored(packet, syncs=self.sync_confirms)
 
     def go_on_sending(self) -> None:
-        """The client has taken everything: send the messages that have waited for that."""
+        """Send the messages that waited until the client had taken everything."""
         self._ledger.send_held()
         if self.replays is not None:
             self.replays.client_took_all()

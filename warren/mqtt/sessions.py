@@ -107,7 +107,7 @@ class MqttSessions(KeptSessions):
         self._subscribers.setdefault(queue, {})[client_id] = None
 
     def leave_share(self, queue: str, client_id: str) -> None:
-        """A session has it no longer: with the last one goes the queue."""
+        """Remove a session from a share; with the last one the queue is deleted."""
         subscribers = self._subscribers.get(queue)
         if subscribers is None or client_id not in subscribers:
             return
@@ -139,7 +139,7 @@ class MqttSessions(KeptSessions):
         self.leave_shares(session)
 
     def leave_shares(self, session: KeptSession) -> None:
-        """A session ends."""
+        """Remove a session that ends from its shares."""
         shares = shared_of(session.notes)
         self.broker.timers.worked += len(shares)  # very many sessions may end at the same time
         for each in shares:

@@ -124,7 +124,7 @@ class Subscriber(Receiver):
         return waiting > 0 and (waiting > self._most_bytes or not ledger.outbox.writable)
 
     def close(self) -> None:
-        """Let go of everything: the session ends."""
+        """Release everything: the session ends."""
         self.deleted = True
         self._ledger = None
         delayed = self._delayed
@@ -145,7 +145,7 @@ class Delayed(Timer):
         self._held: list[tuple[int, int, Message]] = []  # a heap: when, and in which order they came
 
     def add(self, message: Message, until_ms: i64) -> None:
-        """Have the subscriber get `message` at that time."""
+        """Hold `message` for the subscriber until that time."""
         self._serial += 1
         self.held_bytes += message.memory_bytes
         heappush(self._held, (int(until_ms), self._serial, message))

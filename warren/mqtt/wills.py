@@ -45,7 +45,7 @@ def check_will(will: Will) -> None:
 
 
 def leave_will(session: MqttSession, will: Will) -> None:
-    """Publish the will of a client that is gone, or let it wait if it has a delay, as long as its session lasts."""
+    """Publish the will of a client that is gone, or keep it for its delay, as long as its session lasts."""
     broker = session.connection.broker
     user = session.connection.login.user_name
     delay_s = min(will.properties.number(WILL_DELAY, 0), session.expiry_s)

@@ -249,7 +249,7 @@ class StompPeer(Peer):
             hold_content(session, cost)
 
     def _whole(self, last: bytes) -> None:
-        """A frame is whole, with the last piece of its body."""
+        """Handle a frame that is whole, with the last piece of its body."""
         self._in_body = False
         body = last
         if self._input.are_any():
@@ -279,7 +279,7 @@ class StompPeer(Peer):
             self.check_outbox()
 
     def _sent(self, body: bytes) -> None:
-        """SEND; one that may not be handled now waits whole."""
+        """Handle SEND; one that may not be handled now waits whole."""
         vhost = self.vhost
         session = self._session
         assert vhost is not None and session is not None
@@ -350,7 +350,7 @@ class StompPeer(Peer):
     # --- login ------------------------------------------------------------------------------------------------------
 
     def _connected(self, frame: StompFrame) -> None:
-        """CONNECT, or STOMP."""
+        """Handle CONNECT, or STOMP."""
         if frame.command not in ("CONNECT", "STOMP"):
             raise ConnectionException(SYNTAX_ERROR, f"{frame.command} before CONNECT")
         self.version = _agreed_version(frame)
@@ -459,7 +459,7 @@ class StompPeer(Peer):
             self.end()
 
     def _failed(self, error: AmqpError) -> None:
-        """Tell the peer its error, and end."""
+        """Send the peer its error, and end."""
         if self.state >= CLOSING:
             return
         note_error(self, "connection.error", 1, error)
@@ -467,7 +467,7 @@ class StompPeer(Peer):
         self._end_with(error, receipt)
 
     def fail_later(self, error: AmqpError, receipt: str | None) -> None:
-        """The same, for something that is found only now. `receipt`: of the frame that failed."""
+        """Fail as `_failed` does, for an error that is found only now. `receipt`: of the frame that failed."""
         if self.state < CLOSING:
             note_error(self, "connection.error", 1, error)
             self._end_with(error, receipt)

@@ -321,7 +321,7 @@ class StompSession(Session):
             self._refuse_commit(self._committing)
 
     def _refuse_commit(self, committing: Committing) -> None:
-        """A queue has no room for the messages of COMMIT: none of it is done, and the connection ends."""
+        """Refuse COMMIT: a queue has no room for its messages. None of it is done, and the connection ends."""
         self._committing = None
         self._transactions[committing.name] = committing.transaction  # its deliveries are requeued, too
         self._stomp.fail_later(ChannelException(PRECONDITION_FAILED, COMMIT_REFUSED), committing.receipt)
@@ -344,23 +344,23 @@ class StompSession(Session):
         return receipts is not None and receipts.is_full()
 
     def receipts_sent(self) -> None:
-        """There is room for receipts again."""
+        """Continue: there is room for receipts again."""
         self._stomp.receipts_sent()
 
     def receipt_when_done(self, frame: StompFrame) -> None:
-        """Have the receipt of `frame` follow the work that it has begun."""
+        """Send the receipt of `frame` when the work that it has begun is done."""
         name = frame.get("receipt")
         if name is not None:
             self.connection.begin(Reply(self, Receipt(name), self._ticket, 0))
 
     def refused(self, receipt: str) -> None:
-        """A queue has refused a SEND with a receipt."""
+        """Fail the connection: a queue has refused a SEND with a receipt."""
         self._stomp.fail_later(
             ChannelException(PRECONDITION_FAILED, "a queue that is full has refused the message"), receipt
         )
 
     def write_returned(self, message: Message) -> None:
-        """Nothing is mandatory in STOMP."""
+        """Do nothing: nothing is mandatory in STOMP."""
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
         subscription = self.subscriptions.pop(consumer.tag, None)
@@ -492,7 +492,7 @@ class StompSession(Session):
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
     def subscribe(self, frame: StompFrame) -> None:
-        """SUBSCRIBE.
+        """Handle SUBSCRIBE.
 
         Raises:
             AmqpError: as the rules of the command and of its declarations say.
@@ -586,7 +586,7 @@ class StompSession(Session):
         }
 
     def unsubscribe(self, frame: StompFrame) -> None:
-        """UNSUBSCRIBE; for a durable subscription, with the same header again, its queue is deleted.
+        """Handle UNSUBSCRIBE; for a durable subscription, with the same header again, its queue is deleted.
 
         Raises:
             AmqpError: there is no such subscription, or its queue may not be deleted.
@@ -609,7 +609,7 @@ class StompSession(Session):
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def answer_frame(self, frame: StompFrame, *, is_nack: bool) -> None:
-        """ACK and NACK.
+        """Handle ACK and NACK.
 
         Raises:
             AmqpError: no delivery with that id waits for an answer, or the transaction does not exist.
@@ -665,7 +665,7 @@ class StompSession(Session):
         return found
 
     def begin_transaction(self, frame: StompFrame) -> None:
-        """BEGIN.
+        """Handle BEGIN.
 
         Raises:
             ConnectionException: there is one of that name, or too many.
@@ -679,7 +679,7 @@ class StompSession(Session):
         self.receipt_when_done(frame)
 
     def commit(self, frame: StompFrame) -> None:
-        """COMMIT: all of it is in one frame of the log; its receipt comes when that is on disk."""
+        """Handle COMMIT: all of it is in one frame of the log; its receipt comes when that is on disk."""
         transaction = self._the_transaction(frame.need("transaction"))
         del self._transactions[frame.need("transaction")]
         self._committing = Committing(frame.need("transaction"), transaction, frame.get("receipt"))
@@ -687,7 +687,7 @@ class StompSession(Session):
         self.connection.begin(Commit(self, transaction, CommitCheck(mandatory=False), ahead=ahead))
 
     def abort(self, frame: StompFrame) -> None:
-        """ABORT: sent messages are forgotten, answered deliveries wait for their answer again."""
+        """Handle ABORT: sent messages are forgotten, answered deliveries wait for their answer again."""
         transaction = self._the_transaction(frame.need("transaction"))
         del self._transactions[frame.need("transaction")]
         self.connection.begin(Abort(self._ledger, transaction))
