@@ -29,7 +29,7 @@ class AuditTrail:
         self._counts: dict[str, int] = {}
 
     def changed(self, did: str, vhost: str, user: str, peer: str, messages: int = NOT_OF_MESSAGES) -> None:
-        """`user` did something; `messages`: so many went with it."""
+        """Log what `user` did; `messages`: so many went with it."""
         count = self._counts.get(user, 0) + 1
         self._counts[user] = count
         if count > LINES_MAX:
@@ -40,7 +40,7 @@ class AuditTrail:
         self._note("info", EVENT, fields)
 
     def tick(self) -> None:
-        """Tell of the changes that had no line of their own."""
+        """Log the number of changes that had no line of their own."""
         if not self._counts:
             return
         counts = self._counts

@@ -32,7 +32,7 @@ INBOUND_REASON: Final = "too much is held for messages received in part"
 
 
 def block_publisher(peer: Peer) -> None:
-    """Have `peer` wait, which publishes while memory or disk is short, or the disk is behind."""
+    """Pause `peer`, which publishes while memory or disk is short, or the disk lags."""
     peer.pause(PAUSED_ALARM)
     if peer.broker.flow.alarm_reason != "":
         tell_blocked(peer)
@@ -47,7 +47,7 @@ def hold_content(session: Session, size: i64) -> None:
 
 
 def alarm_set(peer: Peer) -> None:
-    """Memory or disk has become short.
+    """Notify a peer that waits for a confirm that memory or disk has become short.
 
     A peer that waits for a confirm is told at once: its message may be the one that has no room on the disk, and
     it may not publish again before that message is confirmed.
@@ -57,14 +57,14 @@ def alarm_set(peer: Peer) -> None:
 
 
 def tell_blocked(peer: Peer) -> None:
-    """Tell `peer` why it waits."""
+    """Send `peer` the reason why it waits."""
     if peer.blocked_notice == WANTED:
         peer.blocked_notice = TOLD
         peer.tell_blocked(peer.broker.flow.alarm_reason or INBOUND_REASON)
 
 
 def tell_unblocked(peer: Peer) -> None:
-    """Tell `peer` that it need not wait, if it was told that it had to."""
+    """Notify `peer` that it need not wait, if it was told that it had to."""
     if peer.blocked_notice == TOLD:
         peer.blocked_notice = WANTED
         if peer.state == RUNNING:
@@ -77,6 +77,6 @@ def is_held_up(peer: Peer) -> bool:
 
 
 def unblock(peer: Peer) -> None:
-    """The alarm is over."""
+    """Resume `peer`: the alarm is over."""
     tell_unblocked(peer)
     peer.resume(PAUSED_ALARM)

@@ -228,7 +228,7 @@ class Broker:
         self._connections_of.setdefault(connection.login.user_name, {})[connection] = None
 
     def forget_connection(self, connection: Peer) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         self.connections.pop(connection.key, None)
         own = self._connections_of.get(connection.login.user_name)
         if own is not None:
@@ -328,7 +328,7 @@ class Broker:
         return resumed
 
     def tick(self, now_s: float) -> None:
-        """Let time pass: heartbeats and deadlines. Call about twice a second."""
+        """Check heartbeats and deadlines. Call about twice a second."""
         self.now_s = now_s
         inbound = self.shared.inbound
         for channel in inbound.tick(now_s):
@@ -399,7 +399,7 @@ class Broker:
     # --- commits ----------------------------------------------------------------------------------------------------
 
     def stored(self, job: CommitJob) -> None:
-        """The shell has carried out the commit of a batch: send the replies that waited for it."""
+        """Send the replies that waited for a commit: the shell has carried it out."""
         if job is self.log.in_flight:
             self.gathering.committed(self.now_s)
         self.log.committed(job)
@@ -407,7 +407,7 @@ class Broker:
         self.shut_gates.open()
 
     def loaded(self, job: Errand) -> None:
-        """The shell has read the data that the engine asked for."""
+        """Finish a read of the engine: the shell has the data."""
         job.finished()
 
     # --- the broker's reports about itself --------------------------------------------------------------------------
@@ -424,7 +424,7 @@ class Broker:
         return self.cluster or self.node
 
     def emit(self, key: str, headers: dict[str, object]) -> None:
-        """Tell the event exchange; see `channels.events`. To be called once it has happened."""
+        """Publish to the event exchange; see `channels.events`. To be called once it has happened."""
         self.events.emit(key, headers)
 
     def trace(self, vhost_name: str, on: bool) -> None:
@@ -504,7 +504,7 @@ class Broker:
     # --- faults on purpose, for tests of clients --------------------------------------------------------------------
 
     def judge_publishes(self, judge: Callable[[Session, Message, list[Receiver]], int]) -> None:
-        """Have `judge` decide every publish (`shared.TAKE` and so on). Call this before the first connection."""
+        """Set the function that decides every publish (`shared.TAKE` and so on). Call before the first connection."""
         self.shared.judge = judge
 
     def hold_confirms(self, *, held: bool) -> None:

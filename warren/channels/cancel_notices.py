@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def tell_lost(consumer: Consumer) -> None:
-    """The queue of `consumer` is gone: tell its channel."""
+    """Notify the channel of `consumer` that its queue is gone."""
     channel = consumer.owner
     if isinstance(channel, Session):
         consumer_lost(channel, consumer)
@@ -38,7 +38,7 @@ class CancelNotices(Job):
         self._lost: deque[tuple[Session, Consumer]] = deque()
 
     def lost(self, consumer: Consumer) -> None:
-        """The queue of `consumer` is gone."""
+        """Note that the queue of `consumer` is gone."""
         channel = consumer.owner
         if not isinstance(channel, Session) or channel.connection is not self.connection:
             tell_lost(consumer)

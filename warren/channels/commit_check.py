@@ -68,7 +68,7 @@ class CommitCheck:
         return self.full_queue is None and not (self._mandatory and self.unroutable > 0)
 
     def end(self) -> None:
-        """The batch is done: void the remaining promises."""
+        """Void the remaining promises: the batch is done."""
         asked = self._asked
         if asked is not None and self.is_promised:
             for queue in asked[: int(self._next_asked)]:

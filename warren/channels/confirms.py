@@ -56,7 +56,7 @@ class PendingConfirms:
             due.clear()
 
     def declared(self) -> None:
-        """More changes of the metadata may be durable."""
+        """Confirm publishes that waited for metadata: more changes of it may be durable."""
         undeclared = self.undeclared
         if undeclared:
             self.undeclared = {}
@@ -121,12 +121,12 @@ class Confirms(BatchWaiter):
             self._pending.due.append(self)
 
     def await_batch(self) -> None:
-        """Have the latest publish wait for the open batch: something that belongs to it is stored there."""
+        """Make the latest publish wait for the open batch: something that belongs to it is stored there."""
         if self._accepted == self.published:
             self._mark(self.published, 0)
 
     def _mark(self, number: i64, ticket: i64) -> None:
-        """Have the publishes up to `number` wait for the open batch."""
+        """Mark the publishes up to `number` as waiting for the open batch."""
         pending = self._pending
         batch: i64 = pending.log.batch.number
         marks = self._marks
@@ -158,7 +158,7 @@ class Confirms(BatchWaiter):
             self._confirm_up_to(self._accepted)
 
     def batch_done(self, batch: i64) -> None:
-        """The publishes up to the mark of `batch` are on disk."""
+        """Confirm the publishes up to the mark of `batch`: they are on disk."""
         pending = self._pending
         marks = self._marks
         confirmable: i64 = self._confirmed_to
@@ -212,9 +212,9 @@ class Confirms(BatchWaiter):
     # --- overridden by protocols ------------------------------------------------------------------------------------
 
     def write_confirmed(self, up_to: i64, count: i64) -> None:
-        """Tell the peer that the publishes up to number `up_to`, `count` numbers more than before, are safe."""
+        """Confirm the publishes up to number `up_to`, `count` numbers more than before."""
         raise AssertionError("overridden")
 
     def write_refused(self, number: i64) -> None:
-        """Tell the peer that publish `number` was refused."""
+        """Notify the peer that publish `number` was refused."""
         raise AssertionError("overridden")

@@ -102,7 +102,7 @@ class Connection(FrameConnection):
         self.walk(data)
 
     def give_way(self) -> None:
-        """Let the peer of another protocol take over, as if this one had never existed."""
+        """End, as if this peer had never existed: the peer of another protocol takes over."""
         self.enter(ENDED)
         self.forget_input()
         self.turns.close()
@@ -205,7 +205,7 @@ class Connection(FrameConnection):
         return True
 
     def session_ended(self, channel: Session, refusal: ChannelException | None, method_id: int) -> None:
-        """Tell the peer that a channel has released everything: as it asked for, or because of `refusal`."""
+        """Notify the peer that a channel has released everything: as it asked for, or because of `refusal`."""
         number = int(channel.number)
         if self.state != RUNNING or self.channels.get(number) is not channel:
             return  # so has the connection, meanwhile
@@ -218,7 +218,7 @@ class Connection(FrameConnection):
         note_error(self, "channel.error", number, refusal)
 
     def answer_close(self) -> None:
-        """Everything that the peer's connection.close ends has ended."""
+        """Answer connection.close: everything that it ends has ended."""
         if self.state == CLOSING:
             self.send_event(0, m.ConnectionCloseOk())
             note_closed(self)
@@ -241,7 +241,7 @@ class Connection(FrameConnection):
             self.login.usage.channels -= 1
 
     def _closing_channel_method(self, channel: Channel, data: bytes, start: i64, end: i64) -> None:
-        """We have sent channel.close: wait for the answer and drop the rest."""
+        """Drop methods after our channel.close, until its answer."""
         method_id = int.from_bytes(data[start : start + 4], "big")
         if method_id == CHANNEL_CLOSE_OK:
             self._forget_channel(int(channel.number))
@@ -272,7 +272,7 @@ class Connection(FrameConnection):
         return True
 
     def other_frame(self, frame_type: i64, number: i64, size: i64) -> None:
-        """A heartbeat counts only as received bytes; other types do not exist."""
+        """Accept a heartbeat, which counts only as received bytes; refuse other types, which do not exist."""
         if frame_type != FRAME_HEARTBEAT:
             text = f"type {int(frame_type)}, {int(size)} octets: unknown_frame"
             raise ConnectionException(FRAME_ERROR, text)

@@ -65,7 +65,7 @@ def may_get(channel: Session, name: str) -> bool:
 
 
 def get(channel: Session, method: m.BasicGet) -> None:
-    """basic.get."""
+    """Handle basic.get."""
     name = channel.queue_name(method.queue)
     channel.authorize(READ, "queue", name)
     queue = channel.vhost.queue(name, channel.connection)
@@ -82,7 +82,7 @@ def get(channel: Session, method: m.BasicGet) -> None:
 
 
 def consume(channel: Session, method: m.BasicConsume) -> None:
-    """basic.consume."""
+    """Handle basic.consume."""
     if method.queue == REPLY_TO_NAME:
         _consume_replies(channel, method)
         return
@@ -164,7 +164,7 @@ def open_replies(channel: Session, tag: str, arguments: bytes) -> Consumer:
 
 
 def cancel(channel: Session, method: m.BasicCancel) -> None:
-    """basic.cancel."""
+    """Handle basic.cancel."""
     consumer = channel.ledger.consumers.get(method.consumer_tag)
     if consumer is not None:
         drop_consumer(channel, consumer)
@@ -199,7 +199,7 @@ def _is_reply_queue(channel: Session, queue: BaseQueue) -> bool:
 
 
 def lose(channel: Session, consumer: Consumer) -> bool:
-    """Take a consumer off its channel; its queue is gone, or lets it go. False: it had left."""
+    """Take a consumer off its channel; its queue is gone, or removes it. False: it had left."""
     if consumer.owner is not channel:
         return False
     consumer.owner = None
@@ -209,7 +209,7 @@ def lose(channel: Session, consumer: Consumer) -> bool:
 
 
 def consumer_lost(channel: Session, consumer: Consumer) -> None:
-    """The queue of `consumer` is gone: tell a client that understands."""
+    """Notify a client that understands: the queue of `consumer` is gone."""
     if lose(channel, consumer) and channel.is_open():
         channel.consumer_cancelled(consumer)
 
@@ -239,14 +239,14 @@ def cancel_by_operator(channel: Session, consumer: Consumer, reason: str) -> boo
 
 
 def note_consumer(channel: Session, consumer: Consumer, level: str, event: str, why: dict[str, object]) -> None:
-    """Have the log say what has become of a consumer."""
+    """Log what has become of a consumer."""
     about = {"channel": int(channel.number), "queue": consumer.queue.name, "consumer_tag": consumer.tag}
     connection = channel.connection
     connection.broker.note(level, event, {**about_peer(connection), **about, **why})
 
 
 def limit_prefetch(channel: Session, method: m.BasicQos) -> None:
-    """basic.qos: of the channel, or of each consumer to come."""
+    """Handle basic.qos: of the channel, or of each consumer to come."""
     if method.prefetch_size:
         raise ConnectionException(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
     if method.global_:

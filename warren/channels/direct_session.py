@@ -313,7 +313,7 @@ class DirectSession(Session):
         self.peer.is_returned = True
 
     def drop_content(self) -> None:
-        """A message is never received in part."""
+        """Forget the route; a message is never received in part."""
         self.route = None
 
 
@@ -323,4 +323,4 @@ def _frame_end(data: bytes, pos: i64) -> i64:
 
 
 def _nothing() -> None:
-    """Nobody waits for an answer."""
+    """Do nothing: nobody waits for an answer."""

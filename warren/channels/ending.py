@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def note_error(peer: Peer, event: str, channel_number: int, error: AmqpError) -> None:
-    """Have the log say which error of `peer` ends it, or one of its sessions."""
+    """Log the error that ends `peer` or one of its sessions."""
     about = {"channel": channel_number, "reply_code": error.reply_code, "reply_text": error.reply_text}
     peer.broker.note("warning", event, {**about_peer(peer), **about})
 
 
 def note_closed(peer: Peer) -> None:
-    """Have the log say that `peer` has closed, as its protocol closes."""
+    """Log that `peer` has closed, as its protocol closes."""
     peer.broker.note("info", "connection.closed", {"peer": peer.origin.peer, "user": peer.login.user_name})
 
 
@@ -49,7 +49,7 @@ def close_at_once(peer: Peer, reply_code: int, explanation: str) -> None:
 
 
 def close_broken(peer: Peer) -> None:
-    """We failed, not the peer: close with 541, if it can expect that."""
+    """Close with 541, if the peer can expect that: the broker failed, not the peer."""
     if peer.state == RUNNING:
         close_at_once(peer, INTERNAL_ERROR, "an internal error, see the broker's log")
     else:

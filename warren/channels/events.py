@@ -142,7 +142,7 @@ class Events(TopologyWatcher):
     # --- connections ------------------------------------------------------------------------------------------------
 
     def authenticated(self, connection: Peer, user: str, accepted: bool) -> None:
-        """Tell about a login."""
+        """Report a login."""
         if not self.is_watched():
             return
         headers: Table = {}
@@ -161,7 +161,7 @@ class Events(TopologyWatcher):
         self.emit("user.authentication.success" if accepted else "user.authentication.failure", headers)
 
     def connection_created(self, connection: Peer) -> None:
-        """Tell that a connection is open."""
+        """Report a connection that is open."""
         if not self.is_watched():
             return
         headers: Table = {
@@ -197,7 +197,7 @@ class Events(TopologyWatcher):
         self.emit("connection.created", headers)
 
     def connection_closed(self, connection: Peer) -> None:
-        """Tell that a connection has ended that had begun to log in."""
+        """Report the end of a connection that had begun to log in."""
         if not self.is_watched():
             return
         headers: Table = {
@@ -211,7 +211,7 @@ class Events(TopologyWatcher):
         self.emit("connection.closed", headers)
 
     def channel_created(self, channel: Session) -> None:
-        """Tell that a channel is open."""
+        """Report a channel that is open."""
         if not self.is_watched():
             return
         connection = channel.connection
@@ -227,7 +227,7 @@ class Events(TopologyWatcher):
         self.emit("channel.created", headers)
 
     def channel_closed(self, channel: Session) -> None:
-        """Tell that a channel has ended."""
+        """Report a channel that has ended."""
         if not self.is_watched():
             return
         connection = channel.connection
@@ -320,7 +320,7 @@ class Events(TopologyWatcher):
     # --- alarms and administration ------------------------------------------------------------------------------------
 
     def alarm(self, resource: str, short: bool) -> None:
-        """Tell that `resource` is short, or no longer."""
+        """Report that `resource` is short, or no longer."""
         self.emit("alarm.set" if short else "alarm.cleared", {"node": self._broker.node, "source": resource})
 
     def describe(self, change: MetadataChange, by: str) -> list[Event]:
@@ -364,7 +364,7 @@ class Events(TopologyWatcher):
                 self.emit_all([parameter_cleared(change.vhost, component, name, by)])
 
     def policy_changed(self, change: PolicyPut | PolicyDelete, by: str) -> None:
-        """Tell that a policy is another one, or gone."""
+        """Report a policy that was changed or deleted."""
         if not self.is_watched():
             return
         headers = _policy(change)

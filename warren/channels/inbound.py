@@ -133,7 +133,7 @@ class Inbound:
         return largest
 
     def tick(self, now_s: float) -> list[Session]:
-        """Let time pass, and return channels whose contents have not grown for too long."""
+        """Advance the clock, and return channels whose contents have not grown for too long."""
         if self._ticked_s >= 0:
             # Bytes that we did not read because we were stopped or busy are read before the next tick.
             self._now_s += min(now_s - self._ticked_s, self.timeout_s / 2)

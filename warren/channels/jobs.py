@@ -141,7 +141,7 @@ class Returning:
                 steps.interrupt()
 
     def end(self, steps: Steps) -> bool:
-        """All are back: let their queues continue, one by one; return True when all do."""
+        """Resume the queues, one by one, when all messages are back; return True when all continue."""
         ending = self._ending
         if ending is None:
             ending = list(self._queues)
@@ -550,7 +550,7 @@ class Resuming(Job):
         self._is_under_way: bool = False
 
     def is_to_begin(self) -> bool:
-        """Have all connections looked at, once more if that is under way; True when the caller has to begin."""
+        """Request a scan of all connections, another one if one is under way; True when the caller has to begin it."""
         self._is_due = True
         return not self._is_under_way
 

@@ -89,7 +89,7 @@ class LoginRequest:
         self.problem = problem
 
     def accept(self, user: str) -> None:
-        """The shell's answer: the peer is `user`."""
+        """Accept the login: the shell says that the peer is `user`."""
         connection = self.connection
         if not connection.is_checking_login():
             return  # it has ended meanwhile
@@ -102,7 +102,7 @@ class LoginRequest:
         connection.login_accepted()
 
     def refuse(self) -> None:
-        """The shell's answer: the user is unknown."""
+        """Refuse the login: the shell does not know the user."""
         connection = self.connection
         if not connection.is_checking_login():
             return
@@ -119,7 +119,7 @@ def about_peer(connection: Peer) -> dict[str, object]:
 
 
 def note_opened(connection: Peer) -> None:
-    """Have the log and the listeners know that a peer works in its vhost; it has been told."""
+    """Log that a peer works in its vhost, and notify the listeners; the peer has been told."""
     login = connection.login
     fields = about_peer(connection)
     if login.name:
@@ -129,7 +129,7 @@ def note_opened(connection: Peer) -> None:
 
 
 def enter_vhost(connection: Peer, name: str) -> None:
-    """Let a peer whose user is known begin to work in the vhost called `name`.
+    """Admit a peer whose user is known to the vhost called `name`.
 
     Raises:
         ConnectionException: 530, there is no such vhost, or the user may not enter it.

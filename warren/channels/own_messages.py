@@ -45,7 +45,7 @@ class OwnMessages:
         return len(self._waiting)
 
     def add(self, vhost: VirtualHost, message: Message) -> None:
-        """Have `message` published."""
+        """Add `message` to those to publish."""
         self._waiting.append(OwnMessage(vhost, message))
 
     def publish(self) -> None:

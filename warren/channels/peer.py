@@ -107,11 +107,11 @@ class Peer:
         raise AssertionError("overridden")
 
     def login_accepted(self) -> None:
-        """The shell has verified who the peer is."""
+        """Continue the handshake: the shell has verified the peer's identity."""
         raise AssertionError("overridden")
 
     def login_refused(self, request: LoginRequest) -> None:
-        """The shell does not know the peer."""
+        """Refuse the peer: the shell does not know it."""
         raise AssertionError("overridden")
 
     def close_session(self, session: Session, error: ChannelException, method_id: int) -> None:
@@ -119,11 +119,11 @@ class Peer:
         raise AssertionError("overridden")
 
     def session_ended(self, session: Session, refusal: ChannelException | None, method_id: int) -> None:
-        """Tell the peer that a session has released everything: as it asked for, or because of `refusal`."""
+        """Notify the peer that a session has released everything: as it asked for, or because of `refusal`."""
         raise AssertionError("overridden")
 
     def answer_close(self) -> None:
-        """Everything that the peer asked to end has ended."""
+        """Answer the peer's request to close: everything that it ends has ended."""
         raise AssertionError("overridden")
 
     def send_close(self, reply_code: int, explanation: str, method_id: int) -> None:
@@ -139,7 +139,7 @@ class Peer:
         raise AssertionError("overridden")
 
     def tell_blocked(self, reason: str) -> None:
-        """Tell the peer, which wants to know, that it has to wait."""
+        """Notify the peer, if it asks for that, that it has to wait."""
 
     def tell_unblocked(self) -> None:
         """Tell the peer that it need not wait any longer."""
@@ -150,7 +150,7 @@ class Peer:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def opened(self, vhost: VirtualHost, principal: Principal, usage: Usage) -> None:
-        """The handshake is over: the peer may use `vhost` as `principal` now."""
+        """Begin to work in `vhost` as `principal`: the handshake is over."""
         broker = self.broker
         self.vhost = vhost
         self.principal = principal
@@ -169,7 +169,7 @@ class Peer:
         return self.login.stated_properties
 
     def own(self, queue: BaseQueue) -> None:
-        """Have an exclusive queue go with the connection."""
+        """Tie an exclusive queue to the connection."""
         if self.exclusive_queues is _NO_QUEUES:
             self.exclusive_queues = {}
         self.exclusive_queues[queue.name] = queue
@@ -267,7 +267,7 @@ class Peer:
         self.resume(PAUSED_WORK)
 
     def drained(self) -> None:
-        """The peer has taken everything: resume deliveries and held requests."""
+        """Resume deliveries and held requests: the peer has taken everything."""
         self.resume(PAUSED_OUTBOX)
         self.turns.wake()
 

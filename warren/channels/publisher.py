@@ -292,12 +292,12 @@ class Publisher:
         self._connection.begin(WidePublish(self, Spread(message, queues, None, CHANNEL, None)))
 
     def wide_publish_done(self, spread: Spread) -> None:
-        """All queues have a message that went to very many."""
+        """Confirm or refuse a message that went to very many queues: all have it."""
         outcome: i64 = self.spread_done(spread)
         self._told(spread.message, outcome, spread.queues, spread.effects)
 
     def spread_done(self, spread: Spread) -> i64:
-        """All queues have a message that goes to very many; return the outcome."""
+        """Finish a message that went to very many queues: all have it; return the outcome."""
         outcome: i64 = spread.outcome
         claim = spread.claim
         if claim is not None:
@@ -392,7 +392,7 @@ class Publisher:
         channel.not_to_one(exchange, queues)
 
     def _told(self, message: Message, outcome: i64, queues: list[Receiver] | None, effects: Effects | None) -> None:
-        """Have a publish confirmed, or refused. `queues`: those that have it; None: it is not known who else has."""
+        """Confirm or refuse a publish. `queues`: those that have it; None: it is not known who else has."""
         channel = self._channel
         confirms = channel.confirms
         if confirms is not None:
@@ -446,7 +446,7 @@ class Publisher:
         effects: Effects | None,
         outcome: i64,
     ) -> None:
-        """Have its exchange know `message` again, if queues or exchanges have taken it, and none has refused it."""
+        """Remember the keys of `message`, if queues or exchanges have taken it, and none has refused it."""
         taken = len(queues) > 0 or (effects is not None and effects.has_takers())
         if not taken or outcome == REFUSED:
             return

@@ -58,7 +58,7 @@ class PublisherFlow:
             self.resume()
 
     def resume(self) -> None:
-        """Let publishers continue. Those that are blocked for another reason find that out by themselves."""
+        """Resume publishers. Those that are blocked for another reason find that out by themselves."""
         if self._shared.stopped:
             return
         if self._resuming.is_to_begin():

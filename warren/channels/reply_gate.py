@@ -81,7 +81,7 @@ class ShutGates:
         self._connections.discard(connection)
 
     def open(self) -> None:
-        """Have the connections send what has nothing left to wait for: something was committed."""
+        """Send what has nothing left to wait for, on all connections: something was committed."""
         if not self._connections:
             return
         for connection in list(self._connections):

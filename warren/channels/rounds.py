@@ -38,11 +38,11 @@ class Rounds:
         self._ticked_s: float = 0.0
 
     def hurry(self, key: int) -> None:
-        """Have the connection of that key check the time in every tick, until it is patient again."""
+        """Check the time of the connection of that key in every tick, until it is patient again."""
         self._hurried[key] = None
 
     def tick(self, now_s: float, connections: dict[int, Peer]) -> None:
-        """Have the connections look at the time whose turn it is."""
+        """Check the time of the connections whose turn it is."""
         for key in list(self._hurried):
             connection = connections.get(key)
             if connection is not None:

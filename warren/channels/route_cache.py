@@ -162,7 +162,7 @@ class RouteCache:
         return None
 
     def _give_place(self, route: Route) -> None:
-        """Let `maybe_at` find a route that has been added. With more routes there are more places."""
+        """Index a route that has been added, so that `maybe_at` finds it. With more routes there are more places."""
         arguments = route.arguments
         size: i64 = len(arguments)
         count: i64 = len(self._places)
@@ -261,7 +261,7 @@ class RouteMemory:
         self.dropped: list[dict[bytes, Route]] = []  # void, yet to be freed (8)
 
     def grown(self, cache: RouteCache, cost: i64) -> None:
-        """A cache has taken `cost` bytes."""
+        """Count `cost` bytes that a cache has taken."""
         self._used[cache] = None
         self.bytes += cost
         if self.dropped:
@@ -270,7 +270,7 @@ class RouteMemory:
             self._first().drop()
 
     def emptied(self, cache: RouteCache) -> None:
-        """A cache is about to be empty."""
+        """Forget a cache that is about to be empty."""
         self.bytes -= cache.bytes
         del self._used[cache]
 

@@ -116,7 +116,7 @@ class Session:
         raise AssertionError("overridden")
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        """Tell the peer that the queue of `consumer` is gone, or the right to read it."""
+        """Notify the peer that the queue of `consumer` is gone, or the right to read it."""
         raise AssertionError("overridden")
 
     def give_up_consumer(self, consumer: Consumer, explanation: str) -> bool:
@@ -169,7 +169,7 @@ class Session:
         self.connection.begin(bind)
 
     def reply_when_done(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
-        """`reply` when all jobs of the connection are done."""
+        """Send `method` as a reply when all jobs of the connection are done."""
         self.connection.begin(Reply(self, method, ticket, batch))
 
     def watch(self, *, copies: bool) -> None:
@@ -351,7 +351,7 @@ class Session:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def acknowledge(self, tag: i64, multiple: bool) -> None:
-        """basic.ack.
+        """Handle basic.ack.
 
         Raises:
             ChannelException: 406, unknown delivery tag.
@@ -368,7 +368,7 @@ class Session:
             transaction.acked.extend(self.ledger.take(tag, False))
 
     def reject(self, tag: int, *, multiple: bool, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
-        """basic.nack and basic.reject. `failed`: a requeue counts towards the delivery limit.
+        """Handle basic.nack and basic.reject. `failed`: a requeue counts towards the delivery limit.
 
         Raises:
             ChannelException: 406, unknown delivery tag.
@@ -454,7 +454,7 @@ class Session:
         return delivery
 
     def ended(self) -> None:
-        """Nothing is left."""
+        """Release what refers to the session: nothing of it is left."""
         self.transaction = None
         # They refer to us and we to them: do not leave a cycle for the cyclic collector.
         self.ledger.owner = None

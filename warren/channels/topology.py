@@ -148,7 +148,7 @@ def _maybe_alternate(arguments: bytes, exchange: str, vhost: str) -> str | None:
 
 
 def _any_access(channel: Session, kind: str, name: str) -> None:
-    """Passive declares reveal that an object exists: they need any one of the three rights.
+    """Check any one of the three rights: passive declares reveal that an object exists.
 
     Raises:
         ChannelException: 403.

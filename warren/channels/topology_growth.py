@@ -46,7 +46,7 @@ class TopologyGrowth:
         self._used_by_consumers: dict[int, int] = {}
 
     def alarm_set(self, resource: str) -> None:
-        """`resource`, ``memory`` or ``disk``, has become short."""
+        """Limit growth: `resource`, ``memory`` or ``disk``, has become short."""
         if not self._short:
             self._left_bytes = ALARM_BYTES
             self._left_for_consumers = CONSUMERS_ALARM_BYTES
@@ -54,7 +54,7 @@ class TopologyGrowth:
         self.is_limited = True
 
     def alarm_over(self, resource: str) -> None:
-        """It is no longer short."""
+        """Lift the limit of `resource`: it is no longer short."""
         self._short.discard(resource)
         if not self._short:
             self.is_limited = False

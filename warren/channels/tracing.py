@@ -58,7 +58,7 @@ class TrafficWatcher(DeliveryWatcher):
     """Told of everything that a session publishes and is sent."""
 
     def published(self, keys: list[str], message: Message, queues: list[Receiver]) -> None:
-        """`message` was routed to `queues`. `keys`: its routing key, and those of CC and BCC."""
+        """Trace a publish of `message` to `queues`. `keys`: its routing key, and those of CC and BCC."""
         raise AssertionError("overridden")
 
 

@@ -186,7 +186,7 @@ class Transaction:
         self.forget_publishes()
 
     def forget_publishes(self) -> None:
-        """Have the publishes taken apart in later turns: doing all at once would delay all connections."""
+        """Queue the publishes for release in later turns: releasing all immediately would delay all connections."""
         self._log.reclamation.add(self.publishes, self._memory_bytes)
         self.publishes = []
         self._memory_bytes = 0
@@ -374,7 +374,7 @@ class Commit(Job):
         return False
 
     def _give_back(self) -> None:
-        """Have the deliveries go back with all others of the channel, which ends."""
+        """Return the deliveries with all others of the channel, which ends."""
         self._transaction.give_up()
         self._channel.transaction = self._transaction
 
@@ -520,14 +520,14 @@ class Rollback(Job):
         return True
 
     def restored(self, delivery: Delivery) -> None:
-        """A delivery waits for its answer again."""
+        """Note that a delivery waits for its answer again."""
 
 
 # --- the methods of class tx ----------------------------------------------------------------------------------------
 
 
 def tx_select(channel: Session) -> None:
-    """tx.select.
+    """Handle tx.select.
 
     Raises:
         ChannelException: 406, the channel has confirms.
@@ -540,7 +540,7 @@ def tx_select(channel: Session) -> None:
 
 
 def tx_commit(channel: Session) -> None:
-    """tx.commit.
+    """Handle tx.commit.
 
     Raises:
         ChannelException: 406, the channel has no transaction.
@@ -550,7 +550,7 @@ def tx_commit(channel: Session) -> None:
 
 
 def tx_rollback(channel: Session) -> None:
-    """tx.rollback.
+    """Handle tx.rollback.
 
     Raises:
         ChannelException: 406, the channel has no transaction.

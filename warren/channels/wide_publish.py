@@ -80,7 +80,7 @@ class Spread:
         return at == len(queues)
 
     def failed(self) -> None:
-        """Let go of its keys: it does not come to the other queues."""
+        """Release its keys: it does not come to the other queues."""
         if self.claim is not None:
             self.claim.end()
 
