@@ -21,7 +21,7 @@ class Actions:
         self._actions.append(action)
 
     def report(self, text: str) -> None:
-        """Tell the operator, unless that was the last thing told."""
+        """Report to the operator, unless that was the last report."""
         if text != self._reported:
             self._reported = text
             self._actions.append(Report(text))

@@ -348,7 +348,7 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class KeepLives:
-    """Have the directory know these lives only, durably, before anything else is done; the last one is the current."""
+    """Keep only these lives in the directory, durably, before anything else is done; the last one is the current."""
 
     lives: tuple[str, ...]
 
@@ -389,7 +389,7 @@ class StopServing:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Send clients away, have all that is in memory written and shipped, write nothing more; then `Drained`.
+    """Send clients away, write and ship all that is in memory, write nothing more; then `Drained`.
 
     This process does not serve again: it hands over, or ends.
     """
@@ -399,7 +399,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class GiveWay:
-    """Have this node lead, since the disk of ours holds everybody up: like a command of an administrator.
+    """Hand over to this node, since our disk holds everybody up: like a command of an administrator.
 
     This node writes nothing for it that the log does not have. A step that is impossible now is requested again later.
     """

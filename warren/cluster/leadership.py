@@ -9,7 +9,7 @@
    about to be: a replica is added only when it has everything that was there when its acks began to be required.
 2. A leader serves for `limit_s` after it sent the last beacon that was answered by *all* others that may be recorded
    (``peers.py``). A set of one needs no answers, since no other replica can stand. While etcd is away it serves on.
-3. A change of the record that comes first is that which lets commits continue. A proposal that is no longer wanted and
+3. The change of the record that comes first is the one that resumes commits. A proposal that is no longer wanted and
    may still come into force is ended by the same record at a new revision.
 4. Nobody leaves the set while too few would remain to confirm anything: those that are cut off together may elect a
    leader. One whose link is slow leaves only while enough others are known to be quick.
@@ -159,7 +159,7 @@ class Leadership:
             self.peers.joins(replica, now_s)
 
     def transfer(self, now_s: float, node: str | None) -> None:
-        """Have another node lead, or say why not."""
+        """Hand leadership to another node, or say why not."""
         record = self._record()
         if record is None:
             target: Replica | Refusal = Refusal("this node does not lead")
@@ -285,7 +285,7 @@ class Leadership:
         return self.peers.promised_until_s(self._others())
 
     def _maybe_give_way(self, now_s: float) -> None:
-        """Have another node lead, if our disk holds everybody up and its disk does not."""
+        """Hand over to another node, if our disk holds everybody up and its disk does not."""
         record = self._record()
         if not self.has_recovered or record is None:
             return

@@ -152,7 +152,7 @@ class Member:
         return Role.STANDING if self._candidacy.is_standing else Role.FOLLOWING
 
     def serves(self, now_s: float) -> bool:
-        """Whether clients may be served at this moment: after a pause, ask before handling the next event."""
+        """Tell whether clients may be served at this moment: after a pause, ask before handling the next event."""
         return self.leadership is not None and self.leadership.serves(now_s)
 
     def silence_s(self, now_s: float) -> float:

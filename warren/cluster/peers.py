@@ -123,7 +123,7 @@ class Peers:
             peer.progress_s = now_s
 
     def joins(self, replica: Replica, now_s: float) -> None:
-        """A replica has to make progress from now on: how far it was did not matter before."""
+        """Expect progress of a replica from now on: its position did not matter before."""
         self.of(replica).progress_s = now_s
 
     def heard(self, replica: Replica, now_s: float) -> None:
@@ -132,7 +132,7 @@ class Peers:
         peer.heard_s = peer.progress_s = now_s
 
     def lost(self, replica: Replica) -> None:
-        """The connection is gone. How far it was says nothing of how far it is when it comes back."""
+        """Forget how far a replica is: its connection is gone, and it may come back with less."""
         peer = self.of(replica)
         peer.is_lost = True
         peer.synced_lsn = 0
@@ -163,7 +163,7 @@ class Peers:
         return min(useful, key=lambda replica: (-self.of(replica).synced_lsn, replica), default=None)
 
     def was_removed(self, replica: Replica, now_s: float) -> None:
-        """A replica has left the set: if it did so lately it has to wait longer before it may join again."""
+        """Note that a replica has left the set: if it left lately, it has to wait longer before it may join again."""
         peer = self.of(replica)
         is_lately = now_s < peer.may_join_at_s + FORGIVEN_AFTER_S
         peer.back_off_s = min(2 * peer.back_off_s, BACK_OFF_MAX_S) if is_lately else BACK_OFF_S

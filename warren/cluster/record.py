@@ -166,7 +166,7 @@ def taken_over(
     answering: frozenset[Replica] | None = None,
     life: str | None = None,
 ) -> Record | Refusal:
-    """Let a replica of the set lead; the leader until now leaves it, if enough remain.
+    """Make a replica of the set the leader; the leader until now leaves the set, if enough remain.
 
     `log_epoch` is the greatest epoch that the candidate's log knows of: etcd may be older, restored from a backup. Of
     the set, those stay that are `answering`, and of the others as many as have to: the leader until now is the last.
@@ -308,19 +308,19 @@ def forgotten(record: Record, node: str) -> Record | Refusal:
 
 
 def readmitted(record: Record, node: str) -> Record:
-    """Let a node join that was forgotten: it has come back with an empty directory."""
+    """Readmit a node that was forgotten: it has come back with an empty directory."""
     return dataclasses.replace(record, forgotten=record.forgotten - {node})
 
 
 def drained(record: Record, node: str) -> Record | Refusal:
-    """Have a node not stand for election until it is revived."""
+    """Bar a node from leading until it is revived."""
     if node not in record.assigned:
         return Refusal(_unknown(record, node))
     return dataclasses.replace(record, drained=record.drained | {node})
 
 
 def revived(record: Record, node: str) -> Record | Refusal:
-    """Let a node lead again."""
+    """Lift the bar: the node may lead again."""
     if node not in record.assigned:
         return Refusal(_unknown(record, node))
     return dataclasses.replace(record, drained=record.drained - {node})

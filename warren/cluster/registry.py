@@ -66,7 +66,7 @@ class Registry:
         return self._seen
 
     async def announce(self, name: str, entry: NodeEntry) -> None:
-        """Have this node be registered, for ever."""
+        """Keep this node registered, for ever."""
         key = self._prefix + name.encode()
         while True:
             try:

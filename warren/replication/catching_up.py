@@ -64,13 +64,13 @@ class CatchingUp:
             return f"it has taken nothing for {STALLED_S:g} s"
         if 2 * kept_bytes > free_bytes:
             return (
-                f"it is too slow for what is written here: {kept_bytes} bytes that the log has let go of are kept for "
+                f"it is too slow for what is written here: {kept_bytes} bytes that the log has released are kept for "
                 f"it, and {free_bytes} are free"
             )
         return ""
 
     def give_up(self, reason: str, now_s: float) -> float:
-        """Have it wait; return how long."""
+        """Give up this attempt; return how long to wait before the next."""
         self.given_up = reason
         waits_s = self._back_off_s
         self._admitted_s = now_s + waits_s

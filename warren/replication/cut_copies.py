@@ -52,7 +52,7 @@ class CutCopies:
         self._clock_ms = clock_ms
 
     def keep(self, number: int, start: int, end: int) -> bool:
-        """Copy bytes `start` to `end` of a segment, and let others go for that; tell whether it is kept."""
+        """Copy bytes `start` to `end` of a segment, and remove others for that; tell whether it is kept."""
         size = end - start
         try:
             if not self.make_room(size):
@@ -73,7 +73,7 @@ class CutCopies:
         return True
 
     def make_room(self, size: int) -> bool:
-        """Let copies go that are too old, or too many for one of `size` bytes; tell whether that has room. OSError."""
+        """Remove copies that are too old, or too many for one of `size` bytes; tell whether that has room. OSError."""
         copies = self._copies()
         total = sum(copy.size for copy in copies)
         limit = min(KEPT_BYTES_MAX, (self._fs.free_bytes() + total) // SHARE)

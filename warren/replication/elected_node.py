@@ -227,7 +227,7 @@ class ElectedNode:
     # --- for the leader ---------------------------------------------------------------------------------------------
 
     async def transfer(self, node: str | None) -> str:
-        """Have another node lead, `node` or any, and return which one. The broker stops.
+        """Hand leadership to `node`, or to any, and return which one leads. The broker stops.
 
         Raises:
             ClusterRefusal: no node can lead, or etcd could not record it: this node would be gone without a successor.
@@ -260,7 +260,7 @@ class ElectedNode:
                 log.warning("this node leads on", reason=str(refusal))
 
     async def change(self, ask: Ask, node: str) -> None:
-        """Have etcd record an administrator's command about a node. A leader that is drained hands over then.
+        """Record an administrator's command about a node in etcd. A leader that is drained hands over then.
 
         Raises:
             ClusterRefusal: it is not so, and why.
@@ -304,7 +304,7 @@ class ElectedNode:
         )
 
     def told_to_stop(self) -> None:
-        """Have another node lead, if one can: this process will end."""
+        """Hand leadership to another node, if one can lead: this process will end."""
         if self.target is None:
             self._refusal = ""
             self._tell(TransferRequested())
@@ -312,7 +312,7 @@ class ElectedNode:
                 log.warning("nobody takes over from this node before it stops", reason=self._refusal)
 
     def drained(self, lsn: int) -> None:
-        """The broker has stopped, and its log ends there."""
+        """Report that the broker has stopped, and that its log ends there."""
         self._tell(Drained(lsn))
 
     def recover(self, *, accepts_loss: bool) -> str:
@@ -363,11 +363,11 @@ class ElectedNode:
         self._tell(BeaconReceived(recorded(leader), epoch, beacon))
 
     def received(self, leader: Node) -> None:
-        """Something has come from a leader."""
+        """Report that something has come from a leader."""
         self._tell(Heard(recorded(leader)))
 
     def lost(self, leader: Node, own: Position) -> None:
-        """The link to a leader has ended."""
+        """Report that the link to a leader has ended."""
         self._tell(Positioned(own))
         self._tell(LinkLost(recorded(leader)))
 
@@ -379,7 +379,7 @@ class ElectedNode:
             self._tell(LinkRefused(record.leader))
 
     async def watch_disk(self) -> None:
-        """Tell the member of a disk that hangs, as a follower, and of disks without space, as a leader. For ever.
+        """Report to the member a disk that hangs, as a follower, and disks without space, as a leader. For ever.
 
         Tell other nodes whether this one's is short of space.
         """
@@ -463,7 +463,7 @@ class Election:
         await self._registry.announce(self.node.me.name, self.entry())
 
     async def look(self) -> None:
-        """Know of the other nodes, for ever."""
+        """Watch the other nodes, for ever."""
         await self._registry.look()
 
     async def count(self) -> None:

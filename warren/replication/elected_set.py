@@ -49,7 +49,7 @@ def recorded(node: Node) -> RecordedReplica:
 
 
 class ElectedSet(InSyncSet):
-    """The set of the leader `me`. `tell` has the member know of an event."""
+    """The set of the leader `me`. `tell` reports an event to the member."""
 
     def __init__(self, me: Node, tell: Callable[[Event], None], now_s: float) -> None:
         self._tell = tell
@@ -60,7 +60,7 @@ class ElectedSet(InSyncSet):
     # --- from the member --------------------------------------------------------------------------------------------
 
     def require(self, replicas: frozenset[RecordedReplica], now_s: float) -> None:
-        """Have commits wait for these from now on."""
+        """Set the replicas for which commits wait from now on."""
         nodes = frozenset(node_of(replica) for replica in replicas)
         self._nodes = nodes
         for node in nodes - {self.me}:
@@ -85,7 +85,7 @@ class ElectedSet(InSyncSet):
         self._tell(LinkLost(recorded(replica.node)))
 
     def answered(self, replica: Replica, epoch: int, beacon: int) -> None:
-        """It has answered a beacon."""
+        """Report that a replica has answered a beacon."""
         self._tell(BeaconAnswered(recorded(replica.node), epoch, beacon))
 
     def takes(self, replica: Replica, now_s: float) -> None:
@@ -93,7 +93,7 @@ class ElectedSet(InSyncSet):
         self._tell(Heard(recorded(replica.node)))
 
     def refused(self, replica: Replica, epoch: int) -> None:
-        """It follows the leader of another epoch."""
+        """Report that a replica follows the leader of another epoch."""
         self._tell(EpochRefused(recorded(replica.node), epoch))
 
     def objected(self, replica: Replica, committed: Position) -> None:
@@ -101,7 +101,7 @@ class ElectedSet(InSyncSet):
         self._tell(Objected(recorded(replica.node), committed))
 
     def tell_progress(self, end_lsn: int, commit_began_s: float | None, written_lsn: int | None = None) -> None:
-        """Tell the member how far all replicas are: several times in the time after which one is suspected.
+        """Report the progress of all replicas to the member, several times in the time after which one is suspected.
 
         `commit_began_s`: since when this node's own disk has worked on a commit, by the member's clock. `written_lsn`:
         how far it has come.

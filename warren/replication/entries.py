@@ -763,7 +763,7 @@ class Decoder:
         self._chunks_bytes += len(data)
 
     def _has(self, count: int) -> bool:
-        """Have so many bytes in one piece, from the next one on; False when they have not arrived.
+        """Gather so many bytes in one piece, from the next one on; False when they have not arrived.
 
         Large bodies are joined once, and not each time that some bytes have come.
         """

@@ -64,5 +64,5 @@ def _context(settings: Settings) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Have an encrypted key refused: OpenSSL would ask the terminal."""
+    """Refuse an encrypted key: OpenSSL would ask the terminal."""
     return ""

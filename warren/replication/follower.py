@@ -78,16 +78,16 @@ class Election(Protocol):
         """Wait until another leader is known than the one that `leader_address` was about last."""
 
     def heard(self, leader: Node, epoch: int, beacon: int, own: Position) -> None:
-        """A leader has announced that it leads; this node's log is synced up to `own`."""
+        """Note that a leader has announced itself; this node's log is synced up to `own`."""
 
     def received(self, leader: Node) -> None:
-        """Something has come from a leader: it is there."""
+        """Note that something has come from a leader: it is there."""
 
     def lost(self, leader: Node, own: Position) -> None:
-        """The link to a leader has ended."""
+        """Note that the link to a leader has ended."""
 
     def refused(self) -> None:
-        """The leader's address refuses connections, or has a process that does not lead: the old leader is gone."""
+        """Note that the leader is gone: its address refuses connections, or has a process that does not lead."""
 
     def recover(self, *, accepts_loss: bool) -> str:
         """Make this node's data the truth, and have this node lead; raises ClusterRefusal."""
@@ -325,7 +325,7 @@ class Follower:
             self._link.fail("this node no longer follows that leader")
 
     def refuse(self, epoch: int) -> None:
-        """Tell the leader that an epoch has begun which is greater than its own."""
+        """Notify the leader that an epoch has begun which is greater than its own."""
         if self._link is not None:
             self._link.refuse(epoch)
 
@@ -502,12 +502,12 @@ class Follower:
         return None if self._link is None else self._link.disk_began_s
 
     def received(self) -> None:
-        """Something has come from the leader."""
+        """Report that something has come from the leader."""
         if self._election is not None and self.leader is not None:
             self._election.received(self.leader)
 
     def heard(self, link: LinkToLeader, entry: Beacon) -> None:
-        """The leader has sent a beacon."""
+        """Handle a beacon of the leader."""
         self.leader_committed_lsn = entry.committed_lsn
         self.leader_clock.told(entry.epoch, entry.time_ms)
         if self._election is None:
@@ -534,7 +534,7 @@ class Follower:
         await in_thread(REPLICATION, keep)
 
     def keep_lives(self, lives: tuple[str, ...]) -> None:
-        """Have the directory know these lives only, durably. Raises OSError."""
+        """Keep only these lives in the directory, durably. Raises OSError."""
         self._kept.keep(lives=lives)
 
 

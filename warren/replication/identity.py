@@ -84,5 +84,5 @@ def _context(protocol: int, certificate: bytes, key: bytes, authorities: bytes) 
 
 
 def _no_password() -> str:
-    """Have an encrypted key refused: OpenSSL would ask the terminal."""
+    """Refuse an encrypted key: OpenSSL would ask the terminal."""
     return ""

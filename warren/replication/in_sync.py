@@ -58,7 +58,7 @@ class Replica:
         return (self.synced_lsn if synced else self.received_lsn) >= lsn
 
     def away(self) -> None:
-        """It is not connected, or begins to be."""
+        """Mark the replica as not connected, or as beginning to connect."""
         self.is_connected = self.is_live = self.is_joining = self.is_noted = False
 
 
@@ -101,14 +101,14 @@ class InSyncSet:
         return replica
 
     def disconnected(self, replica: Replica, now_s: float) -> None:
-        """Its connection has ended. It is forgotten, unless it is a member."""
+        """Forget a replica whose connection has ended, unless it is a member."""
         if replica.is_joining and replica.node not in self.members:
             self._leave(replica, now_s)
         replica.away()
         self._gather_required()
 
     def acknowledged(self, replica: Replica, received_lsn: int, synced_lsn: int, now_s: float) -> None:
-        """It has the log up to there."""
+        """Note up to where a replica has the log."""
         replica.heard_s = now_s
         if received_lsn > replica.received_lsn or synced_lsn > replica.synced_lsn:
             replica.progress_s = now_s
@@ -149,7 +149,7 @@ class InSyncSet:
         return found
 
     def noted(self, replica: Replica) -> None:
-        """It has taken note that it has caught up."""
+        """Mark a replica as caught up: it has taken note of it."""
         replica.is_noted = True
         if replica.node in self.members:
             replica.is_joining = False

@@ -56,7 +56,7 @@ class IncomingImage:
         return True
 
     def end_segment(self) -> None:
-        """All of the last segment has come: make it durable."""
+        """Make the last segment durable: all of it has come."""
         if self._handle >= 0:
             self._sync(self._handle, _incoming(self._number))
             self.close()
@@ -69,7 +69,7 @@ class IncomingImage:
 
 
 def finish(fs: FileSystem, sync_directory: Callable[[str], None]) -> bool:
-    """Have an image that is complete take its place, and remove one that is not; tell whether there was a whole one.
+    """Adopt an image that is complete, and remove one that is not; tell whether there was a complete one.
 
     To be called when no file of the log is open. Raises OSError.
     """

@@ -69,7 +69,7 @@ class Intake:
         return not self._entries
 
     def done(self, size: int) -> None:
-        """An entry of this size is carried out."""
+        """Count an entry of this size as carried out."""
         self._done_bytes += size
 
     # --- the loop's -------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Introduction:
             return await connect(endpoint, self._identity)
 
     async def meet(self, wire: Wire, about: Callable[[], dict[str, Any]]) -> tuple[FollowerSide, StoreOfLeader]:
-        """Have the leader prove itself, and then tell it `about` this node.
+        """Verify that the leader proves itself, and then send it `about` this node.
 
         Raises:
             Refused: it does not prove itself, or does not take this follower.

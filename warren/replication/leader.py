@@ -87,16 +87,16 @@ class Commands(Electorate, Protocol):
         """Return how the disk of this node holds everybody up; empty while it does not."""
 
     def told_to_stop(self) -> None:
-        """The process was told to stop."""
+        """React to the order that the process stop."""
 
     async def transfer(self, node: str | None) -> str:
-        """Have another node lead, and return which one; raises ClusterRefusal."""
+        """Hand leadership to another node, and return which one; raises ClusterRefusal."""
 
     async def change(self, ask: Ask, node: str) -> None:
-        """Have etcd record a command about a node; raises ClusterRefusal."""
+        """Record a command about a node in etcd; raises ClusterRefusal."""
 
     def drained(self, lsn: int) -> None:
-        """All is written and shipped, up to there."""
+        """Note that all is written and shipped, up to there."""
 
 
 class Leader:
@@ -160,14 +160,14 @@ class Leader:
         return self._host is not None and self._host.broker.has_alarm("disk")
 
     def metadata_applied(self, first: int, records: Sequence[bytes | None]) -> None:
-        """Have the followers' SQL follow. A record that is lost is empty."""
+        """Send applied records to the followers, for their SQL. A record that is lost is empty."""
         after_lsn, level = int(self.log.durable_lsn), self.followers.level()
         self.shipping.publish(
             Catalogue(after_lsn, first, tuple(understood(record or b"", level) for record in records))
         )
 
     def stopping(self) -> None:
-        """The broker was told to stop."""
+        """Note that the broker was told to stop."""
         self.is_stopping = True
         if self.commands is not None:
             self.commands.told_to_stop()
@@ -181,7 +181,7 @@ class Leader:
         return self.is_handing_over() and self.commands is not None and self.commands.gives_way
 
     async def hand_over(self) -> None:
-        """Have another node lead, if one should, once that has carried out all entries so far; it ends this process."""
+        """Hand over to another node, if one should lead and has carried out all entries; it ends this process."""
         if self.elected is None or self.commands is None or self.commands.target is None:
             return
         node = self.commands.target
@@ -229,11 +229,11 @@ class Leader:
         await self._change(Ask.FORGET, node)
 
     async def drain(self, node: str) -> None:
-        """Have a node not lead until it is revived; raises ClusterRefusal."""
+        """Bar a node from leading until it is revived; raises ClusterRefusal."""
         await self._change(Ask.DRAIN, node)
 
     async def revive(self, node: str) -> None:
-        """Let a node lead again; raises ClusterRefusal."""
+        """Allow a node to lead again; raises ClusterRefusal."""
         await self._change(Ask.REVIVE, node)
 
     async def _change(self, ask: Ask, node: str) -> None:
@@ -338,14 +338,14 @@ class Leader:
         self._decide()
 
     def moved(self) -> None:
-        """The gate may have opened. In a turn of the reactor, if there is one yet."""
+        """Notify the reactor, if there is one yet, that the gate may have opened."""
         if self._host is not None:
             self._host.gate_moved()
 
     # --- for its member ---------------------------------------------------------------------------------------------
 
     def stop_broker(self) -> None:
-        """Have the broker around it stop."""
+        """Stop the broker around it."""
         self.host.stop()
 
     def own_standing(self) -> Standing | None:

@@ -35,7 +35,7 @@ class LeaderClock:
         self._epoch = 0
 
     def told(self, epoch: int, time_ms: int) -> None:
-        """The leader of `epoch` has sent its time in a beacon."""
+        """Note the time that the leader of `epoch` has sent in a beacon."""
         if epoch != self._epoch:
             self._epoch = epoch
             self._ahead_ns.clear()

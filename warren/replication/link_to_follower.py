@@ -103,7 +103,7 @@ class Feeder(Protocol):
         """Return the epoch of this life."""
 
     def moved(self) -> None:
-        """The gate may have opened."""
+        """React to a move of the gate: it may have opened."""
 
 
 class LinkToFollower:
@@ -381,7 +381,7 @@ class LinkToFollower:
     # --- while it is fed --------------------------------------------------------------------------------------------
 
     def caught_up(self) -> None:
-        """Have it take note that it has caught up."""
+        """Send the follower notice that it has caught up."""
         attachment = self._attachment
         assert attachment is not None
         attachment.publish(encoded(CaughtUp(self.replica.synced_lsn)))
@@ -450,7 +450,7 @@ class LinkToFollower:
         leader.moved()
 
     def _objected(self, entry: Objection) -> None:
-        """It has committed frames that are missing here: this store is older than it was, and may not lead."""
+        """Report that a follower has committed frames that are missing here: this store is older, and may not lead."""
         log.error(
             "this leader lacks what a follower has as committed: was its data directory restored from a copy?",
             node=str(self.node),
@@ -461,7 +461,7 @@ class LinkToFollower:
             self._leader.elected.objected(self.replica, Committed(entry.epoch, entry.lsn))
 
     def _tell_answered(self, elected: ElectedSet, beacon: int, now_s: float) -> None:
-        """Have the member know of an answer: at once of a new one, now and then of one that it knows.
+        """Report an answer to the member: immediately if it is new, now and then if it is known.
 
         The member decides again each time, and there may be an acknowledgement for every message.
         """

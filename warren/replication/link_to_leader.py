@@ -57,10 +57,10 @@ class Following(Protocol):
     metadata: MetadataCopy
 
     def received(self) -> None:
-        """Something has come from the leader."""
+        """Note that something has come from the leader."""
 
     def heard(self, link: LinkToLeader, entry: Beacon) -> None:
-        """The leader has sent a beacon."""
+        """Handle a beacon of the leader."""
 
 
 class LinkToLeader:
@@ -108,12 +108,12 @@ class LinkToLeader:
             self._worker.acknowledge()
 
     def refuse(self, epoch: int) -> None:
-        """Tell the leader of an epoch that is greater than its own, and hang up."""
+        """Notify the leader of an epoch that is greater than its own, and hang up."""
         self._wire.put(encoded(Ack(0, 0, 0, 0, epoch)))
         self.fail(f"it leads epoch {self.epoch}, and epoch {epoch} has begun")
 
     def _object(self, lost: HistoryLostError) -> None:
-        """Tell the leader which committed frames it does not have. From the thread."""
+        """Report to the leader which committed frames it does not have. From the thread."""
         if self.may_object:
             self._wire.put(encoded(Objection(lost.epoch, lost.lsn)))
 
@@ -185,7 +185,7 @@ class LinkToLeader:
         self._soon(self._changed.set)
 
     def _soon(self, call: Callable[[], object]) -> None:
-        """Have the loop make a call; from the thread, too."""
+        """Schedule a call in the loop; from the thread, too."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(call)
 
@@ -222,7 +222,7 @@ class Worker:
         self._thread.start()
 
     def begin(self, store_id: bytes) -> None:
-        """Tell the leader where this follower is, and accept its entries from then on."""
+        """Report this follower's position to the leader, and accept its entries from then on."""
         self._store_id.put(store_id)
 
     def leave(self) -> None:
@@ -235,13 +235,13 @@ class Worker:
         self._thread.join()
 
     def tell_position(self) -> None:
-        """Tell the leader where this follower is."""
+        """Report this follower's position to the leader."""
         self._wire.put(encoded(self._replica.position()))
         for files in sealed_lists(self._replica.sealed_files()):
             self._wire.put(encoded(files))
 
     def acknowledge(self) -> None:
-        """Tell the leader how far this follower is. Any thread."""
+        """Report this follower's progress to the leader. Any thread."""
         self._wire.put(encoded(self._replica.ack(self.beacon)))
 
     def _run(self) -> None:

@@ -61,7 +61,7 @@ async def accepted(sock: socket.socket, context: ssl.SSLContext | None) -> Wire:
 
 
 async def meet_leader(wire: Wire, identity: Identity, me: Node) -> FollowerSide:
-    """Have the leader prove itself.
+    """Verify that the leader proves itself.
 
     Raises:
         Refused: it does not.
@@ -83,7 +83,7 @@ def accepting_side(identity: Identity, me: Node) -> LeaderSide:
 
 
 async def meet_follower(wire: Wire, side: LeaderSide, newcomer: Newcomer) -> Mapping[str, Any]:
-    """Have the node that connects prove itself; return its position, see `LeaderSide.proved`.
+    """Verify that the node that connects proves itself; return its position, see `LeaderSide.proved`.
 
     Raises:
         Refused: it does not. The caller tells it so.

@@ -93,7 +93,7 @@ class Questions:
                 self._waiting.pop(number, None)
 
     def told(self, entry: HaveBytes) -> None:
-        """The other node has answered. Any thread."""
+        """Pass on the answer of the other node. Any thread."""
         with self._lock:
             answer = self._waiting.pop(entry.number, None)
         if answer is not None:

@@ -477,7 +477,7 @@ class ReplicaStore(FailStop):
         self._image = IncomingImage(self._fs, self._sync, entry.lsn)
 
     def _take_over(self, image: IncomingImage) -> None:
-        """All of it is there: replace everything that was here by it."""
+        """Replace everything that was here by the image: all of it is there."""
         self.generation += 1
         image.end_segment()
         self._sync_directory(LOG)

@@ -53,7 +53,7 @@ class SetRecord:
         self._state = replace(self._state, epoch=epoch, leader=leader)
 
     def propose(self, members: frozenset[Node]) -> None:
-        """Have a set written."""
+        """Propose a set to write."""
         self._proposal = members
         self._proposed.set()
 

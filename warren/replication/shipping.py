@@ -291,7 +291,7 @@ class Shipping:
     # --- from the store: msgstore.files.store.Changes ---------------------------------------------------------------
 
     def segment(self, header: bytes) -> None:
-        """A segment with this header is begun."""
+        """Ship the beginning of a segment with this header."""
         number = int.from_bytes(header[32:40], "big")
         if number != self._segment:  # not for another try
             self._segment = number
@@ -300,7 +300,7 @@ class Shipping:
             self.publish(begin)
 
     def frame(self, head: bytes, payload: list[bytes], *, sync: bool) -> None:
-        """A frame is written, and synced when `sync`."""
+        """Ship a frame that is written, and synced when `sync`."""
         size = int.from_bytes(head[4:8], "big")
         entry = Frame(head, _joined(payload, size) if self._attachments else tuple(payload))
         # In one piece: a follower that finds nothing after a frame acknowledges it, and again when it is synced.
@@ -309,11 +309,11 @@ class Shipping:
         self.publish(*entries, end_lsn=entry.end_lsn)
 
     def sync(self, lsn: int) -> None:
-        """All frames before `lsn` are synced."""
+        """Ship that all frames before `lsn` are synced."""
         self.publish(Sync(lsn))
 
     def chunk(self, stream_id: int, segment: int, position: int, pieces: list[Piece], *, is_replacement: bool) -> None:
-        """A chunk is written."""
+        """Ship a chunk that is written."""
         if self._attachments:
             for piece in chunk_pieces(stream_id, segment, position, b"".join(pieces), is_replacement=is_replacement):
                 self.publish(piece)
@@ -349,7 +349,7 @@ class Shipping:
         self._written_lsn = self._end_lsn
 
     def replaced(self) -> None:
-        """A file of a stream was replaced or removed. In the reader's thread."""
+        """Count a file of a stream that was replaced or removed. In the reader's thread."""
         self._replaced += 1
 
     def end_lsn(self) -> int:
