@@ -59,7 +59,7 @@ class Backlog:
     prefix: str = "perf"
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a combination that means nothing."""
+        """Check the combination. Raises ValueError if it means nothing."""
         if self.messages < self.queues:
             raise ValueError(f"{self.messages} messages leave some of {self.queues} queues empty")
         if self.size_bytes < STAMP_BYTES:
@@ -133,7 +133,7 @@ class Run:
         pid: int = 0,
         on_tick: Callable[[Totals, Totals], None] | None = None,
     ) -> None:
-        """``pid`` is the broker's root process (0: unknown).
+        """Prepare a run. ``pid`` is the broker's root process (0: unknown).
 
         ``on_tick`` gets the totals of each full second and those before it. Raises ValueError for publishing
         without confirms.
@@ -269,7 +269,7 @@ class Run:
             self._samples.append(process_stats.sample(self._pid))
 
     def _is_complete(self) -> bool:
-        """Whether every message is confirmed and received, as far as this run has to do with that."""
+        """Tell whether every message is confirmed and received, as far as this run has to do with that."""
         messages = self._backlog.messages
         if self._publisher is not None and self._publisher.nacked:
             raise BrokerError(f"{self._address} refused {self._publisher.nacked} messages")

@@ -51,7 +51,7 @@ def parse_queue_arguments(texts: list[str]) -> dict[str, str | bool | int]:
 
 @contextmanager
 def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """While the block runs the first SIGINT or SIGTERM calls ``stop``, a second one acts as usual."""
+    """Call ``stop`` at the first SIGINT or SIGTERM during the block; a second one acts as usual."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def on_signal(number: int, _: object) -> None:

@@ -55,7 +55,7 @@ class Batch:
     """Whole messages of equal length, encoded once: one publisher sends them round after round."""
 
     def __init__(self, messages: Sequence[bytes], *, stamp_at: int) -> None:
-        """``stamp_at`` is the offset of the time stamp inside a message, or -1 for none.
+        """Join the messages. ``stamp_at`` is the offset of the time stamp inside a message, or -1 for none.
 
         Raises ValueError on unequal lengths.
         """
@@ -88,7 +88,7 @@ class NumberedBatch(Batch):
     """A batch that goes to ``queues`` queues in turn; each message carries its queue's number and its place there."""
 
     def __init__(self, messages: Sequence[bytes], *, body_at: int, queues: int) -> None:
-        """``body_at`` is the offset of the body inside a message.
+        """Join the messages, and number them. ``body_at`` is the offset of the body inside a message.
 
         Raises ValueError when the messages are not whole rounds of the queues.
         """

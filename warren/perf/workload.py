@@ -69,7 +69,7 @@ class Workload:
     delay_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a combination that means nothing."""
+        """Check the combination. Raises ValueError if it means nothing."""
         if self.publishers < 1 or self.consumers < 0:
             raise ValueError("at least one publisher, and no negative number of consumers")
         if self.queues < 1:
@@ -194,7 +194,7 @@ class Run:
         pid: int = 0,
         on_tick: Callable[[Totals, Totals], None] | None = None,
     ) -> None:
-        """``pid`` is the broker's root process (0: unknown).
+        """Prepare a run. ``pid`` is the broker's root process (0: unknown).
 
         ``on_tick`` gets the totals of each full second and those before it.
         """
@@ -447,7 +447,7 @@ class Run:
                     last = totals
 
     def _publish(self, now_ns: int) -> bool:
-        """Let publishers send what the run as a whole allows. Returns whether one could continue at once.
+        """Send what the run as a whole allows. Returns whether a publisher could continue immediately.
 
         Without a bound for the run publishers with confirms pace themselves: they send when a confirm
         arrives.
