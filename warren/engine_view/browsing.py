@@ -97,7 +97,7 @@ class Browsing:
         return cursor
 
     def look(self, queue: QueueRef, cursor: Cursor, most: int, told: Callable[[list[Seen]], None]) -> None:
-        """Tell the next messages that wait, and move the cursor."""
+        """Report the next messages that wait, and move the cursor."""
         assert isinstance(queue, BaseQueue)
         look(queue, cursor, most, told)
         self._settle()

@@ -161,7 +161,7 @@ class Claims:
         return ClaimedRow(int(claimed.count), int(claimed.body_bytes), claimed.waits)
 
     def find_first(self, claims: QueueRef, told: Callable[[int], None]) -> None:
-        """Tell the number of the oldest claim, or of the next to come."""
+        """Report the number of the oldest claim, or of the next to come."""
         _claim_queue(claims).find_first(told)
         self._settle()
 

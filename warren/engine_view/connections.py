@@ -274,7 +274,7 @@ class Connections:
         return _peer(connection).login.vhost_name
 
     def note_time(self, channel: ChannelRef, now_s: float) -> None:
-        """Have a channel note the time: how old its deliveries are is known as exactly as this is called."""
+        """Update the clock of a channel: the ages of its deliveries are as exact as this is called."""
         _session(channel).ledger.waiting_since(now_s)
 
     # --- numbers ----------------------------------------------------------------------------------------------------

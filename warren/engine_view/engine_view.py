@@ -240,7 +240,7 @@ class EngineView:
         ]
 
     def watch(self, listener: TopologyListener) -> None:
-        """Tell `listener` of changes in all vhosts from now on."""
+        """Notify `listener` of changes in all vhosts from now on."""
         self._broker.watchers.add(Watcher(listener))
 
     # --- commands ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Messages that a queue holds back, lane by lane: their number, a list of them, and commands that let them go.
+"""Messages that a queue holds back, lane by lane: their number, a list of them, and commands that release them.
 
 Callers are told of messages when these have been read from disk. A queue that is deleted meanwhile tells nothing.
 """
@@ -49,7 +49,7 @@ class Held:
         return HeldRow(int(held.count), int(held.body_bytes), first_ms if first_ms < PARKED_UNTIL else None)
 
     def list_earliest(self, queue: QueueRef, lane: int, most: int, told: Listed) -> None:
-        """Tell the messages that are due first."""
+        """Report the messages that are due first."""
         held = _maybe_held(queue, lane)
         if held is None:
             told([])
@@ -58,7 +58,7 @@ class Held:
             self._settle()
 
     def list_numbered(self, queue: QueueRef, lane: int, numbers: list[int], told: Listed) -> None:
-        """Tell those of the messages with these numbers that are there."""
+        """Report those of the messages with these numbers that are there."""
         held = _maybe_held(queue, lane)
         assert held is not None
         held.list_numbered(numbers, told)

@@ -128,7 +128,7 @@ class Offsets:
         properties: bool,
         counted: bool,
     ) -> None:
-        """Tell a chunk of the messages from offset `first` up to `end` at most, and where it ends.
+        """Report a chunk of the messages from offset `first` up to `end` at most, and where it ends.
 
         They must exist and be synced. `counted`: their queue counted the deliveries.
         """
@@ -173,7 +173,7 @@ class Offsets:
         return _sealed(*table.place(offset)) if offset < table.end else None
 
     def read_sealed(self, stream: QueueRef, chunk: SealedRow, told: Callable[[bytes | None], None]) -> None:
-        """Tell a chunk as it lies in its file; None: it cannot be read, or is gone."""
+        """Report a chunk as it lies in its file; None: it cannot be read, or is gone."""
         assert isinstance(stream, Stream)
         read_sealed(stream, *chunk.place, told)
         self._settle()

@@ -34,7 +34,7 @@ class Parameters:
         self._book = book
 
     def validate_by(self, component: str, validator: Validator) -> None:
-        """Have `validator` return what is wrong with parameters of a component before they are set."""
+        """Check parameters of a component with `validator` before they are set; it returns what is wrong."""
         self._book.validators[component] = validator
 
     def watch(self, listener: Callable[[], None]) -> None:

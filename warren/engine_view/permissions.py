@@ -71,7 +71,7 @@ class Permissions:
         return sorted(self._access.users)
 
     def replace_users(self, users: dict[str, UserPut]) -> None:
-        """Know these users instead: for the users of a node without an engine."""
+        """Replace the known users: for the users of a node without an engine."""
         self._access.users = users
 
     def limits(self, user: str) -> dict[str, int]:

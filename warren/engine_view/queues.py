@@ -129,7 +129,7 @@ def head_timestamp(queue: BaseQueue) -> int | None:
     lane = 0
     while message is None and lane < ready.lane_count:
         backlog = ready.backlog(lane)
-        # Asking the queue for its head would have it read from disk.
+        # Asking the queue for its head would read it from disk.
         if backlog.head.count:
             message = backlog.oldest()
         elif not backlog.is_empty():
@@ -454,7 +454,7 @@ class Queues:
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def pause(self, queue: QueueRef, *, paused: bool) -> None:
-        """Have a queue hand out nothing, or hand out messages again."""
+        """Pause a queue, or resume it."""
         assert isinstance(queue, BaseQueue)
         queue.pause(paused=paused)
         self._settle()

@@ -56,7 +56,7 @@ class Streams:
         return cast("list[QueueRef]", sorted(streams, key=lambda stream: stream.name))
 
     def find(self, stream: QueueRef, start: Start, told: Callable[[int], None]) -> None:
-        """Tell the offset that `start` means now; never if the stream is deleted."""
+        """Report the offset that `start` means now; never if the stream is deleted."""
         find(_stream(stream), start, told)
         self._settle()
 
@@ -98,7 +98,7 @@ class Streams:
         )
 
     def reset(self, stream: QueueRef, name: str, offset: int) -> None:
-        """Have a group, which need not exist, continue at an offset."""
+        """Set the offset at which a group continues; the group need not exist."""
         _stream(stream).need_groups().reset(name, offset)
         self._settle()
 

@@ -13,19 +13,19 @@ class TopologyListener:
     """Listens to all vhosts. It is called in the middle of a change: it may look, but must not change anything."""
 
     def exchange_changed(self, vhost: str, exchange: ExchangeRef) -> None:
-        """An exchange was declared, or is gone; its bindings go next."""
+        """Note that an exchange was declared, or is gone; its bindings go next."""
 
     def queue_changed(self, vhost: str, queue: QueueRef) -> None:
-        """A queue was declared, or is gone, with its consumers and bindings."""
+        """Note that a queue was declared, or is gone, with its consumers and bindings."""
 
     def binding_changed(self, vhost: str, source: ExchangeRef, binding: BindingRef, count: int) -> None:
-        """A binding was made (`count` 1), or is gone (-1)."""
+        """Note that a binding was made (`count` 1), or is gone (-1)."""
 
     def policies_changed(self, vhost: str) -> None:
-        """Other policies or operator policies than before may apply in a vhost."""
+        """Note that other policies or operator policies may apply in a vhost."""
 
     def vhost_deleted(self, vhost: str) -> None:
-        """A vhost is gone with everything in it; its parts are not told one by one."""
+        """Note that a vhost is gone with everything in it; its parts are not reported one by one."""
 
 
 class Watcher(TopologyWatcher):

@@ -149,7 +149,7 @@ class HistoryBind(BindJob):
 
 
 def _give(queue: BaseQueue, message: Message, now_ms: i64) -> None:
-    """Hand `queue` a message that was published before it was bound, or have the message held until it is due.
+    """Hand `queue` a message that was published before it was bound, or hold the message until it is due.
 
     The queue does not get its own dead letters, as it would not if it were bound: else a queue that drops its messages,
     and whose dead letters are remembered, would never have all.

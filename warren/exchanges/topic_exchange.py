@@ -63,7 +63,7 @@ class TopicNode:
         return self.child(word)
 
     def put(self, word: str, child: TopicNode | Binding) -> None:
-        """Have `word` of a binding key lead to `child`, in place of an earlier child."""
+        """Set the child for `word` of a binding key, in place of an earlier one."""
         if word == "*":
             self.star = child
         elif word == "#":

@@ -174,7 +174,7 @@ class KeptSessions:
             found.earlier[packet_id] = int.from_bytes(value, "big") if value else -1
 
     def set_timers(self) -> Iterator[None]:
-        """Have the sessions that were read end at their times; None is yielded after each piece."""
+        """Set the timers of the sessions that were read; None is yielded after each piece."""
         for at, session in enumerate(list(self.sessions.values())):
             if at % READ_AT_ONCE == READ_AT_ONCE - 1:
                 yield
@@ -213,7 +213,7 @@ class KeptSessions:
         session.user = user
 
     def keep(self, session: KeptSession, expiry_s: int, notes: bytes) -> bool:
-        """Have the session outlive its connection by `expiry_s`, with `notes`; True if something was stored for it."""
+        """Keep the session `expiry_s` past its connection, with `notes`; True if something was stored for it."""
         session.expiry_s = expiry_s
         session.notes = notes
         if expiry_s == 0:
@@ -302,7 +302,7 @@ class KeptSessions:
         self._set_timer(session)
 
     def delay_will(self, session: KeptSession, will: bytes, due_ms: i64) -> bool:
-        """Have a will wait; False when too many bytes wait already. The session outlives its connection."""
+        """Keep a will for later; False when too many bytes wait already. The session outlives its connection."""
         if session.stored is None or not self.will_shares.allows(session.user, len(will)):
             return False
         self.will_shares.add(session.user, len(will))

@@ -39,7 +39,7 @@ class Journal:
         self.last_ticket: int = 0
 
     def append(self, change: MetadataChange) -> int:
-        """Have `change` remembered, and return its ticket; 0: there is nothing to wait for."""
+        """Record `change`, and return its ticket; 0: there is nothing to wait for."""
         return 0
 
     def awaits(self, ticket: int, waiter: BatchWaiter) -> bool:
@@ -65,7 +65,7 @@ class MetadataJournal(Journal):
         self._waiters: list[tuple[int, BatchWaiter]] = []  # for a ticket
 
     def append(self, change: MetadataChange) -> int:
-        """Have `change` remembered, and return its ticket. The caller settles the turn."""
+        """Record `change`, and return its ticket. The caller settles the turn."""
         if self._holds or self._is_putting:
             self._gathered.append(change)
         else:
@@ -183,7 +183,7 @@ class _Putting(Job):
         return True
 
     def failed(self) -> bool:
-        """Let others have the batch meanwhile: it ends with the changes that are in it."""
+        """Release the batch meanwhile: it ends with the changes that are in it."""
         if self._holds:
             self._holds = False
             self._journal.log.release()

@@ -144,7 +144,7 @@ class _Spreading(Job):
 
 
 class _Spread(IndexOwner):
-    """Lets other messages of `held` follow one that went to very many queues, when its batch is written."""
+    """Sends other messages of `held` after one that went to very many queues, when its batch is written."""
 
     def __init__(self, held: HeldMessages, log: MessageLog) -> None:
         self._held = held

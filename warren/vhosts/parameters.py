@@ -156,7 +156,7 @@ class ParameterBook:
         return gone
 
     def tell(self, change: ParameterChange) -> None:
-        """Tell the listeners about `change`, which has been made."""
+        """Notify the listeners of `change`, which has been made."""
         for listener in self.listeners:
             listener(change)
 

@@ -258,13 +258,13 @@ class PolicyBook:
                     self.fit_exchange(exchange)
 
     def fit_exchange(self, exchange: Exchange) -> None:
-        """Have `exchange` follow its current policies; cached routes may be wrong then."""
+        """Apply the current policies to `exchange`; cached routes may be wrong then."""
         policies = self.of_exchange(exchange.name)
         exchange.policy = policies.policy_name()
         exchange.alternate = alternate_of(exchange, policies)
 
     def fit_queue(self, queue: BaseQueue) -> None:
-        """Have `queue` follow its current policies and its arguments."""
+        """Apply the current policies and its arguments to `queue`."""
         parsed = queue.parsed
         assert parsed is not None
         queue.policies = self.of_queue(queue.name, parsed.queue_type)

@@ -1,4 +1,4 @@
-"""Lets the queues and exchanges of a vhost follow changed policies, one after the other (`queues.long_work`).
+"""Applies changed policies to the queues and exchanges of a vhost, one after the other (`queues.long_work`).
 
 1. A queue or exchange that has not been reached yet follows the old policies, as if they had not changed. One that is
    reached follows the policies of that moment, and watchers are told once, even if several changes lead to it.
@@ -49,7 +49,7 @@ class PolicyRun(Job):
         self._later: dict[tuple[bool, str], PolicyChange] = {}
 
     def is_to_begin(self, change: PolicyPut | PolicyDelete, by: str) -> bool:
-        """Have everything follow `change`, in another round if one is under way; True when the caller has to begin."""
+        """Record `change` for a round, another one if one is under way; True when the caller has to begin it."""
         self._later[(change.operator, change.name)] = PolicyChange(change, by)
         return not self._is_under_way
 

@@ -111,7 +111,7 @@ def partition_places(exchange: Exchange) -> dict[Destination, int]:
 
 
 def partitions_moved(exchange: Exchange, gone: list[Destination]) -> None:
-    """Have the groups of the partitions of `exchange` follow a change of its bindings, and those of `gone` too."""
+    """Regroup the consumers of partitions after a change of the bindings of `exchange`; those of `gone` too."""
     if not exchange.is_super_stream:
         return
     exchange.partition_places = None
@@ -238,7 +238,7 @@ def check_declaration(vhost: VirtualHost, wanted: SuperStreamDeclaration) -> Non
 def declare_super_stream(vhost: VirtualHost, wanted: SuperStreamDeclaration, by: str) -> int:
     """Make the super stream `wanted`, unless it exists. Return the ticket to wait for; everything is in one batch.
 
-    The caller has the partitions follow their policies, by `FirstPolicies`.
+    The caller applies the policies of the partitions, by `FirstPolicies`.
 
     Raises:
         ChannelException: 405 or 406, see `check_declaration`; or the exchange has a bad argument. Nothing is made.

@@ -29,40 +29,40 @@ class TopologyWatcher:
     """
 
     def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
-        """`exchange` was declared."""
+        """Note that `exchange` was declared."""
 
     def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
-        """`exchange` is gone; its bindings go next."""
+        """Note that `exchange` is gone; its bindings go next."""
 
     def queue_created(self, vhost: str, queue: BaseQueue, by: str) -> None:
-        """`queue` was declared."""
+        """Note that `queue` was declared."""
 
     def queue_deleted(self, vhost: str, queue: BaseQueue, by: str) -> None:
-        """`queue` is gone, with its consumers and bindings."""
+        """Note that `queue` is gone, with its consumers and bindings."""
 
     def binding_created(self, vhost: str, binding: Binding, by: str) -> None:
-        """`binding` was made."""
+        """Note that `binding` was made."""
 
     def binding_deleted(self, vhost: str, binding: Binding, by: str) -> None:
-        """`binding` is gone."""
+        """Note that `binding` is gone."""
 
     def consumer_created(self, consumer: Consumer) -> None:
-        """`consumer` has its queue and its channel."""
+        """Note that `consumer` has its queue and its channel."""
 
     def consumer_deleted(self, consumer: Consumer) -> None:
-        """`consumer` is going; its channel is still its owner."""
+        """Note that `consumer` is going; its channel is still its owner."""
 
     def policies_changed(self, vhost: str) -> None:
-        """Other policies or operator policies than before may apply in `vhost`."""
+        """Note that other policies or operator policies may apply in `vhost`."""
 
     def queue_policy_changed(self, queue: BaseQueue, change: PolicyPut | PolicyDelete, by: str) -> None:
-        """`queue` follows another policy, or operator policy, than before, because of `change`."""
+        """Note that `queue` follows another policy, or operator policy, because of `change`."""
 
     def vhost_deleted(self, vhost: str) -> None:
-        """`vhost` is gone with everything in it; its parts are not told one by one, except by `queue_let_go`."""
+        """Note that `vhost` is gone with everything in it; only `queue_let_go` reports its parts one by one."""
 
     def queue_let_go(self, queue: BaseQueue) -> None:
-        """`queue` of a vhost that was deleted is closed next, maybe turns after `vhost_deleted`."""
+        """Note that `queue` of a vhost that was deleted is closed next, maybe turns after `vhost_deleted`."""
 
 
 class TopologyWatchers(TopologyWatcher):
@@ -72,7 +72,7 @@ class TopologyWatchers(TopologyWatcher):
         self._watchers: list[TopologyWatcher] = []
 
     def add(self, watcher: TopologyWatcher) -> None:
-        """Tell `watcher` everything from now on."""
+        """Notify `watcher` of everything from now on."""
         self._watchers.append(watcher)
 
     def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:

@@ -474,7 +474,7 @@ class VirtualHost(ExchangeHost):
         return self.bind(binding.source, binding.destination, binding.routing_key, binding.arguments, by)
 
     def _add_binding(self, binding: Binding) -> bool:
-        """Have the source of `binding` pass matching messages on; return False if an identical binding existed."""
+        """Add `binding` to its source; return False if an identical binding existed."""
         source = binding.source
         if not source.bind(binding):
             return False
@@ -527,7 +527,7 @@ class VirtualHost(ExchangeHost):
     # --- policies ---------------------------------------------------------------------------------------------------
 
     def follow_policies(self, change: PolicyPut | PolicyDelete, by: str) -> None:
-        """Have everything follow the policies that `policies` has now, step by step: `by` has made `change`."""
+        """Apply the policies that `policies` has now to everything, step by step: `by` has made `change`."""
         run = self._policy_run
         if run is not None and run.is_to_begin(change, by):
             self.work.begin(run)
