@@ -153,7 +153,7 @@ class Backlog(IndexOwner):
             self._read()
 
     def _read(self) -> None:
-        """Have the next piece of the middle read, unless a read is under way."""
+        """Read the next piece of the middle, unless a read is under way."""
         reader = self._reader
         if reader is None:
             index = self.index
@@ -327,7 +327,7 @@ class Backlog(IndexOwner):
         raise AssertionError("overridden where something is sealed")
 
     def look_sealed(self, number: i64, most: int, told: Callable[[list[tuple[int, Message]], int], None]) -> None:
-        """Have sealed messages from `number` on told with their numbers, at most `most`, and the next number."""
+        """Give `told` sealed messages from `number` on with their numbers, at most `most`, and the next number."""
         raise AssertionError("overridden where something is sealed")
 
     def sealed_count(self) -> int:
@@ -372,7 +372,7 @@ class Backlog(IndexOwner):
     # --- to disk --------------------------------------------------------------------------------------------------
 
     def batch_closed(self) -> None:
-        """Let messages leave memory where the queue is long: a closed batch has stored them."""
+        """Release messages from memory where the queue is long: a closed batch has stored them."""
         if self.tail.items and self.middle.count == 0 and self.head.count == 0:
             # Consumers have not asked since the head became empty: a tail that cannot shrink can do so as a head.
             self.head, self.tail = self.tail, self.head
@@ -454,4 +454,4 @@ class Backlog(IndexOwner):
 
 
 def nobody_waits(lost: int, lost_bytes: int) -> None:
-    """Stands for the listener of a read whose queue is gone."""
+    """Do nothing, as the listener of a read whose queue is gone."""

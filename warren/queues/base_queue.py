@@ -248,7 +248,7 @@ class BaseQueue(Receiver):
         return self.ready.count > 0
 
     def page_out(self) -> None:
-        """Have waiting messages stored and forgotten, transient or not: memory is short."""
+        """Store waiting messages and drop them from memory, transient or not: memory is short."""
         if not self.deleted:
             self.ready.page_out()
 

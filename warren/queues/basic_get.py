@@ -37,7 +37,7 @@ class Gets:
 
 
 def can_answer(queue: Queue) -> bool:
-    """Tell whether `answer_get` can answer now; first let expired messages go."""
+    """Tell whether `answer_get` can answer now; first remove expired messages."""
     if queue.returning:
         return False
     if queue.keeper is not None and not queue.keeper.expiry.expire():
@@ -58,7 +58,7 @@ def _is_next_here(queue: Queue) -> bool:
 
 
 def call_when_ready(queue: Queue, waiter: Callable[[], None]) -> None:
-    """Have `waiter` called when the oldest message has been read from disk, or returned messages are in place."""
+    """Call `waiter` when the oldest message has been read from disk, or returned messages are in place."""
     gets = _gets_of(queue)
     if gets.waiters is None:
         gets.waiters = []
@@ -66,7 +66,7 @@ def call_when_ready(queue: Queue, waiter: Callable[[], None]) -> None:
 
 
 def serve_waiters(queue: Queue) -> None:
-    """Let waiters for the next message continue, if it is here."""
+    """Call the waiters for the next message, if it is here."""
     gets = queue.gets
     if gets is None:
         return

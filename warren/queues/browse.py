@@ -73,7 +73,7 @@ Told = Callable[[list[Seen]], None]
 
 
 def look(queue: BaseQueue, cursor: Cursor, most: int, told: Told) -> None:
-    """Tell the next messages, `most` at most, and move the cursor: at once, or when they have been read.
+    """Report the next messages, `most` at most, and move the cursor: immediately, or when they have been read.
 
     A cursor must not be used for two looks at once. A queue that is deleted during the read tells nothing, at the end.
     """
@@ -249,7 +249,7 @@ class _DiskLook(Fetch):
         self.told = told
 
     def fetched(self, messages: list[Message | None]) -> None:
-        """Tell the messages that still wait where they were."""
+        """Report the messages that still wait where they were."""
         cursor = self.cursor
         if self.queue.deleted:
             cursor.ended = True

@@ -130,7 +130,7 @@ class ClaimBacklog(OffsetBacklog):
         self.first = index.first_page * index.page_entries if index.live_count else index.next_number
 
     def batch_closed(self) -> None:
-        """Let claims leave memory: a closed batch has stored them."""
+        """Release claims from memory: a closed batch has stored them."""
         if self.tail.items:
             self._extend_middle()
             self._batch_reaches(self.tail_from())
@@ -196,7 +196,7 @@ class ClaimQueue(OffsetQueue):
         self._host.forget(VERDICTS_RECORD + self.name)
 
     def find_first(self, told: Callable[[int], None]) -> None:
-        """Tell the number of the oldest claim, or of the next to come: at once, or after a look on disk."""
+        """Report the number of the oldest claim, or of the next to come: immediately, or after a look on disk."""
         messages = self.messages
         index = messages.index
         if self._first_is_known or self.deleted or index is None:
@@ -318,7 +318,7 @@ class ClaimQueue(OffsetQueue):
         self._first_is_known = True
 
     def give_back(self, queue: Queue, told: Callable[[int], None]) -> None:
-        """Have `queue` take the oldest claims back, a piece at a time; tell how many those were, 0: nothing is left.
+        """Return the oldest claims to `queue`, a piece at a time; tell how many those were, 0: nothing is left.
 
         They join the end of the queue, flagged as redelivered, and their time to live begins again. Neither limits nor
         deduplication keep them out. `find_first` must have told. Claims that are not synced yet stay.
@@ -326,7 +326,7 @@ class ClaimQueue(OffsetQueue):
         self._read_oldest(queue, self.messages.synced_to(), None, told)
 
     def settle_oldest(self, queue: Queue | None, end: i64, verdict: Verdict, told: Callable[[int], None]) -> None:
-        """Have the oldest claims before `end`, which is synced, leave by a verdict, in pieces as in `give_back`.
+        """Settle the oldest claims before `end`, which is synced, by a verdict, in pieces as in `give_back`.
 
         Dead letters go back to `queue` if it no longer has a dead letter exchange. `queue` None: it is gone. Then
         claims are only acknowledged, up to the first that needs the queue.
@@ -343,7 +343,7 @@ class ClaimQueue(OffsetQueue):
             _ReturnRead(self, index, queue, stop, verdict, told).begin()
 
     def returned(self, queue: Queue | None, messages: list[Message | None], end: i64, verdict: Verdict | None) -> int:
-        """Have these claims, which are all before `end`, leave, and forget them; None cannot be read.
+        """Return or settle these claims, all before `end`, and forget them; None cannot be read. Tell how many.
 
         When `queue` is gone, the first claim that needs it stays, and so do the later ones.
         """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def fit_gate(queue: Queue, host: QueueHost) -> None:
-    """Have new messages of `queue` wait for their commit, or not, as its rules say."""
+    """Add or remove the gate at which new messages of `queue` wait for their commit, as its rules say."""
     waits = queue.stores and queue.rules.waits_for_commit(host.log.is_replicated)
     gate = queue.gate
     if waits == (gate is not None):
@@ -158,7 +158,7 @@ class CommitGate(BatchWaiter):
         self._released()
 
     def _released(self) -> None:
-        """Have the queue continue: messages are ready."""
+        """Wake the queue: messages are ready."""
         queue = self._queue
         if queue.is_hungry:
             queue.wake()
@@ -217,7 +217,7 @@ class CommitGate(BatchWaiter):
         backlog.next_number = first + ahead
 
     def close(self) -> None:
-        """Let all messages go."""
+        """Release all messages."""
         for group in self._groups:
             self._log.reclamation.add(group.messages, group.memory_bytes)
         self._groups = []

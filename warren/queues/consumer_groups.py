@@ -180,7 +180,7 @@ class ConsumerGroups:
         self._choose()
 
     def remove(self, consumer: Consumer) -> None:
-        """No longer serve `consumer`."""
+        """Remove `consumer`: it is no longer served."""
         group = self._by_priority[consumer.priority]
         group.leave(consumer)
         self._count -= 1
@@ -243,7 +243,7 @@ class ConsumerGroups:
         self._found = None
 
     def narrow(self, consumer: Consumer) -> None:
-        """Until `widen` serve only `consumer`, whose turn it is, and consumers of a higher priority before it."""
+        """Serve only `consumer`, whose turn it is, until `widen`, and consumers of a higher priority before it."""
         if self._active is None and len(self._by_priority) == 1:
             self.sole = consumer
             self.passed_over = 0

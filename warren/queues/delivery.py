@@ -52,7 +52,7 @@ class DeliveryWatcher:
     """Told of each delivery of a channel when it is written: tracing."""
 
     def delivered(self, queue: Receiver, message: Message, redelivered: bool) -> None:
-        """`message` of `queue` was written."""
+        """Note that `message` of `queue` was written."""
         raise AssertionError("overridden")
 
 
@@ -351,14 +351,14 @@ class DeliveryLedger(UnackedDeliveries):
         return (self.prefetch == 0 or self.consumer_unacked < self.prefetch) and self.unacked_count < self.unacked_max
 
     def join(self, consumer: Consumer) -> None:
-        """Have `consumer` wait for room in this channel."""
+        """Add `consumer` to the line for room in this channel."""
         self._line.join(consumer)
         self.awaited = True
         if self.has_space():
             self.make_room()
 
     def make_room(self) -> None:
-        """Let waiting consumers have their turn: there may be room."""
+        """Serve waiting consumers: there may be room."""
         if self.awaited and self.line is None and not self._is_served:
             self.turns.join(self, for_outbox=False)
 

@@ -166,7 +166,7 @@ class MessagesRead(RecordsRead):
         self._places.add(lsn, length)
 
     def begin(self) -> None:
-        """Have all of them read."""
+        """Queue the read of all of them."""
         log = self.reader.log
         self._places.close()
         log.resident_bytes += self.reserved_bytes

@@ -108,7 +108,7 @@ class Dispatch:
         return keeper is not None and keeper.expiry.is_expired(message)
 
     def _expire(self, message: Message, place: i64) -> None:
-        """Let a message that was taken out expire; its dead letter may come back here before this returns."""
+        """Expire a message that was taken out; its dead letter may come back here before this returns."""
         keeper = self._queue.keeper
         if keeper is not None:
             keeper.expiry.expired_at_hand_out(message, place)

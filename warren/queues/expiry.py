@@ -201,7 +201,7 @@ class Expiry:
         return self.deadline_ms(message) <= self.log.now_ms
 
     def expired_at_hand_out(self, message: Message, place: i64) -> None:
-        """Let a message die that was about to be delivered and has left the queue: it is too old."""
+        """Expire a message that was about to be delivered and has left the queue."""
         self._deaths.add(message, place, EXPIRED)
 
     def expire(self) -> bool:
@@ -279,7 +279,7 @@ class Expiry:
         return True
 
     def expired_fetched(self, fetch: Fetch, lane_bits: i64, messages: list[Message | None]) -> None:
-        """Let expired messages die that were read from the middle of the backlog, or the first of them."""
+        """Expire messages that were read from the middle of the backlog, or the first of them."""
         queue = self.queue
         if queue.deleted:
             return

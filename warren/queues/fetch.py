@@ -185,14 +185,14 @@ class TimeScan(DiskReader):
         raise AssertionError("overridden")
 
     def paused(self) -> None:
-        """Some have been found; more will come."""
+        """Note that some have been found; more will come."""
 
     def ended(self) -> None:
-        """Everything was read."""
+        """Continue: everything was read."""
         raise AssertionError("overridden")
 
     def unreadable(self, number: i64) -> None:
-        """The time of a message cannot be read."""
+        """Note that the time of a message cannot be read."""
 
     def page_damaged(self, page: IndexPage) -> None:
         """Do nothing: a later reader of the index page will find the damage."""
@@ -351,7 +351,7 @@ class TimeScan(DiskReader):
         self.log.read_jobs.append(_ScanTimes(self, first, at, places))
 
     def times_read(self, job: _ScanTimes) -> None:
-        """Tell the times that were read."""
+        """Report the times that were read."""
         if self.index.deleted:
             return
         places = job.places
@@ -374,7 +374,7 @@ class TimeScan(DiskReader):
         self.advance()
 
     def _looks_again(self, page_number: i64) -> bool:
-        """Have a page looked at again, once: a message was not where its entry said."""
+        """Retry a page, once: a message was not where its entry said."""
         if int(page_number) in self._retried:
             return int(page_number) in self._again
         self._retried.add(int(page_number))

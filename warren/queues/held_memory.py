@@ -54,7 +54,7 @@ class HeldMemory:
         self.unstored = dict.fromkeys(self.messages)
 
     def add(self, number: int, message: Message, stored: bool) -> None:
-        """Keep a message that is held from now on; have it stored too, if `stored` says so."""
+        """Keep a message that is held from now on; store it too, if `stored` says so."""
         index = self.index
         self.messages[number] = message
         cost: i64 = message.memory_bytes
@@ -125,7 +125,7 @@ class HeldMemory:
     # --- to disk --------------------------------------------------------------------------------------------------
 
     def batch_closed(self) -> None:
-        """Let stored messages leave memory, if they are too many, and pages unless some are being read."""
+        """Release stored messages from memory, if they are too many, and pages unless some are being read."""
         self._is_storing = False
         log = self.log
         kept: i64 = len(self.messages) - len(self.unstored)
@@ -162,7 +162,7 @@ class HeldMemory:
         return absent
 
     def store(self, numbers: list[int]) -> None:
-        """Have messages stored that are only in memory; their pages are resident, or do not exist yet."""
+        """Store messages that are only in memory; their pages are resident, or do not exist yet."""
         index = self.index
         assert index is not None
         for number in numbers:

@@ -189,7 +189,7 @@ class HeldMessages(IndexOwner):
     # --- to disk --------------------------------------------------------------------------------------------------
 
     def batch_closed(self) -> None:
-        """Let stored messages leave memory."""
+        """Release stored messages from memory."""
         if self.index is not None:
             self.memory.batch_closed()
 
@@ -312,7 +312,7 @@ class HeldMessages(IndexOwner):
             raise ValueError("there is no dead letter exchange")
 
     def _let_go(self, number: int, message: Message, purpose: i64, was_in_memory: bool) -> bool:
-        """Let a message go, as is decided; False: that has to wait."""
+        """Release a message, as is decided; False: that has to wait."""
         try:
             purpose = self.decide(number, message, purpose)
         except BaseException:
@@ -350,7 +350,7 @@ class HeldMessages(IndexOwner):
         return True
 
     def taken(self, fetch: _Taking, messages: list[Message | None]) -> None:
-        """Let the messages go that were read to be taken, or the first of them."""
+        """Release the messages that were read to be taken, or the first of them."""
         index = self.index
         own = self.log.own
         if fetch.purpose != DROPPED and (self.is_spreading or not (own.may(WRITES) and own.may_give())):
@@ -462,7 +462,7 @@ class HeldMessages(IndexOwner):
     # --- for operators --------------------------------------------------------------------------------------------
 
     def list_earliest(self, most: int, told: Callable[[list[HeldMessage]], None]) -> None:
-        """Tell the `most` earliest held messages, in order: at once, or after they have been read.
+        """Report the `most` earliest held messages, in order: immediately, or after they have been read.
 
         While `scanning` there may be earlier ones that are not known yet.
         """
@@ -489,7 +489,7 @@ class HeldMessages(IndexOwner):
         return numbers, int(number)
 
     def list_numbered(self, numbers: list[int], told: Callable[[list[HeldMessage]], None]) -> None:
-        """Tell those of the messages with these numbers that are still held: at once, or after they have been read."""
+        """Report those messages with these numbers that are still held: immediately, or after they have been read."""
         index = self.index
         if index is None:
             here = self.memory.messages
@@ -499,7 +499,7 @@ class HeldMessages(IndexOwner):
         _Listing(self, index, numbers, told).begin()
 
     def listed(self, fetch: _Listing, messages: list[Message | None]) -> None:
-        """Tell the messages that were read for a list, or read the rest first."""
+        """Report the messages that were read for a list, or read the rest first."""
         for number, fetched in zip(fetch.numbers, messages, strict=True):
             message = self.memory.messages.get(number, fetched)
             if message is not None:

@@ -56,7 +56,7 @@ class HeldTimes:
         return NEVER if self._deadlines.is_empty() else self._deadlines.first_ms()
 
     def sweep(self, purpose: i64, now_ms: i64, *, is_scanning: bool) -> None:
-        """Have everything that is held now due at once."""
+        """Make everything that is held now due."""
         deadlines = self._deadlines
         if len(deadlines) > 0:
             ahead_ms: i64 = deadlines.latest_ms() - now_ms

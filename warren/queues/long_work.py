@@ -60,7 +60,7 @@ class Steps:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Have the job stop after this step, although steps are left."""
+        """Stop the job after this step, although steps are left."""
         if self.left > 0:
             self.put_by = self.left
             self.left = 0

@@ -52,7 +52,7 @@ class MessageDeaths:
             queue.ready.settle(message, place)
 
     def add_placeless(self, message: Message, reason: str) -> None:
-        """Let a message die that has no place in the queue: it gets one, until its dead letter has another."""
+        """Add the death of a message without a place in the queue: it gets one, until its dead letter has another."""
         queue = self._queue
         ready = queue.ready
         gate = queue.gate

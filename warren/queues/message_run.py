@@ -86,7 +86,7 @@ class MessageRun:
         return number
 
     def skip_gap(self) -> None:
-        """Have the run begin with a message; there is one."""
+        """Skip to the first message of the run; there is one."""
         items = self.items
         at: i64 = self.at
         if items[at] is not None:
@@ -199,7 +199,7 @@ class MessageRun:
         return at
 
     def store(self, index: QueueIndex, at: i64, *, whole: bool) -> None:
-        """Have the messages from a place in `items` on stored, in order: all, or as far as the open batch has room."""
+        """Store the messages from a place in `items` on, in order: all, or as far as the open batch has room."""
         items = self.items
         log = index.log
         number: i64 = self.first + at - self.at

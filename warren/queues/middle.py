@@ -33,7 +33,7 @@ class Middle:
         self._taken: TakenNumbers | None = None  # None: nothing was ever taken
 
     def begin(self, number: i64, end: i64, page_number: i64) -> None:
-        """Have an empty middle begin at `number`; pages from `page_number` on are offered for unloading."""
+        """Begin an empty middle at `number`; pages from `page_number` on are offered for unloading."""
         self.start = number
         self.end = end
         self.offered_to = page_number
@@ -122,7 +122,7 @@ class Middle:
             batch.settle_range(index, first, self.end)
 
     def offer_pages(self, needed_to: i64) -> None:
-        """Have the index give up pages of the middle; those with messages below `needed_to` are being read."""
+        """Offer pages of the middle for unloading; those with messages below `needed_to` are being read."""
         index = self.index
         assert index is not None
         size: i64 = index.page_entries

@@ -100,7 +100,7 @@ class OffsetBacklog(Backlog):
         self._closed = []
 
     def _forget_stored(self, index: QueueIndex, start: i64, end: i64) -> tuple[int, int]:
-        """Have the log forget its messages from offset `start` up to `end`; return how many, and their bytes."""
+        """Delete messages from the log, from offset `start` up to `end`; return how many, and their bytes."""
         count: i64 = index.live_count
         body_bytes: i64 = index.live_body_bytes
         self.log.batch.settle_range(index, start, end)

@@ -29,7 +29,7 @@ Told = Callable[[Columns, int], None]
 def read_columns(
     queue: OffsetQueue, first: int, end: int, *, bodies: bool, properties: bool, told: Told, counted: bool = False
 ) -> None:
-    """Tell a chunk of the messages from offset `first` on, up to `end` at most: at once, or when they have been read.
+    """Report a chunk of the messages from offset `first` on, up to `end` at most: immediately, or after a read.
 
     `counted`: the queue that the messages are from counted their deliveries.
     There must be messages from `first` to `end`, all of them synced. A queue that is deleted meanwhile tells nothing,

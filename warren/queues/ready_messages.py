@@ -131,14 +131,14 @@ class ReadyMessages:
     # --- in the log -----------------------------------------------------------------------------------------------
 
     def store(self, message: Message, place: i64) -> None:
-        """Have the log keep `message`, which waits or waited at `place`."""
+        """Store `message`, which waits or waited at `place`, in the log."""
         index = self._index
         if index is None or place > NUMBER_MASK:
             index = self._need_index(place >> LANE_SHIFT)
         self._log.batch.add(index, message, place & NUMBER_MASK)
 
     def settle(self, message: Message, place: i64) -> None:
-        """Have the log forget the message at `place`."""
+        """Settle the message at `place` in the log."""
         lanes = self._lanes
         index = self._index if lanes is None else lanes.backlog(place >> LANE_SHIFT).index
         if index is not None:
@@ -178,7 +178,7 @@ class ReadyMessages:
         backlog.delivered_before = index.delivered_below if known else index.next_number
 
     def page_out(self) -> None:
-        """Have waiting messages stored and forgotten, transient or not."""
+        """Store waiting messages and drop them from memory, transient or not."""
         for lane in self._used_lanes():
             backlog = self.backlog(lane)
             if not backlog.is_empty():

@@ -139,7 +139,7 @@ class RecordLane(IndexOwner):
         """Note numbers that no record has."""
 
     def all_found(self) -> None:
-        """Everything was read."""
+        """Continue: everything was read."""
         raise AssertionError("overridden")
 
     def check_numbers(self, numbers: list[int]) -> None:

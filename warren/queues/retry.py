@@ -190,7 +190,7 @@ class Retries:
 
 
 def store_again(queue: Queue, delivery: Delivery, message: Message) -> None:
-    """Have `message`, which has the same body, stand for a delivery of `queue` from now on, in its place of the log."""
+    """Replace the message of a delivery by `message`, which has the same body, in the log and in memory."""
     place: i64 = delivery.sequence_number
     index = queue.ready.index_of(place >> LANE_SHIFT)
     if index is not None:

@@ -35,7 +35,7 @@ class ReturnedMessages:
         return len(self._messages)
 
     def put(self, message: Message, place: i64) -> None:
-        """Have `message` wait at `place`."""
+        """Add `message` at `place`."""
         self._messages[int(place)] = message
         self.body_bytes += message.body_bytes
         self._sorted = False
@@ -100,7 +100,7 @@ class ReturnedMessages:
         return list(self._messages)
 
     def settle_all(self, reclamation: Reclamation, settle: Settle) -> None:
-        """Have all of them settled, and forget them."""
+        """Settle all of them, in pieces, and forget them."""
         reclamation.settle(self._order, self._messages, settle)
         self._forget()
 

@@ -135,7 +135,7 @@ class RuleKeeper(Timer):
         assert given == place, "a message is ready at another place than it was given"
 
     def _make_ready(self, message: Message, lane: i64, *, is_stored: bool, hands_over: bool) -> i64:
-        """Hand a message to a consumer, or have it wait for one; return its place."""
+        """Hand a message to a consumer, or add it to those that wait; return its place."""
         queue = self.queue
         ready = queue.ready
         if hands_over and queue.is_hungry:

@@ -163,7 +163,7 @@ class SeenKeys(Timer):
         return keys.producer != b"" and self._producers.knows(keys.producer, keys.sequence)
 
     def drops(self, keys: MessageKeys, message: Message) -> bool:
-        """Tell whether `message` with these keys is a repetition, and if so have its confirm wait for the first."""
+        """Tell whether `message` with these keys is a repetition, and if so delay its confirm until the first one's."""
         if not self.knows(keys):
             return False
         self.dropped += 1

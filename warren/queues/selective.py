@@ -217,7 +217,7 @@ class Selective(Dispatch):
         return len(self._searches)
 
     def add(self, consumer: Consumer, selection: Selection) -> None:
-        """Have `consumer`, which is new, get only messages that pass `selection`."""
+        """Give `consumer`, which is new, only messages that pass `selection`."""
         again = self._ready.returned.places()
         heapify(again)
         search = Search(consumer, selection, self._ready.lane_count, again)
@@ -294,7 +294,7 @@ class Selective(Dispatch):
             self._read_on()
 
     def _take_turn(self, consumer: Consumer, search: Search) -> i64:
-        """Let a consumer look until it has a message, or its turn is over; return the cost, in messages."""
+        """Search for a consumer until it has a message, or its turn is over; return the cost, in messages."""
         queue = self._queue
         ready = self._ready
         selection = search.selection
@@ -402,7 +402,7 @@ class Selective(Dispatch):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Have waiting consumers look again."""
+        """Resume the searches of waiting consumers."""
         waiting = self._waiting
         self._waiting = []
         for search in waiting:

@@ -168,7 +168,7 @@ class SharedKeys(ReturnedMessages):
             self._forget_getter(holder)
 
     def put(self, message: Message, place: i64) -> None:
-        """Have a delivery wait again."""
+        """Put a delivery back."""
         key = self._key_of_delivery(place, message)
         key.out -= 1
         holder = key.holder

@@ -56,7 +56,7 @@ class TimerQueue:
         return len(self._times)
 
     def at(self, time_ms: i64, timer: Timer) -> None:
-        """Have `timer` called at `time_ms`, or earlier if it has an earlier time already."""
+        """Call `timer` at `time_ms`, or earlier if it has an earlier time already."""
         if time_ms >= timer.at_ms:
             return
         if timer.entry:

@@ -140,7 +140,7 @@ class Turns:
             self.wake()
 
     def wake(self) -> None:
-        """Have waiters served: the outbox may be writable."""
+        """Serve waiters soon: the outbox may be writable."""
         if not self._scheduled and self._line.count() > 0:
             self._scheduled = True
             self._served.append(self)
@@ -174,19 +174,19 @@ class Turns:
                 queue.wake()
 
     def hold_back(self, queue: BaseQueue) -> None:
-        """Have `queue` woken when waiters that can have their turn have had it."""
+        """Wake `queue` when waiters that can have their turn have had it."""
         if self._held_back is None:
             self._held_back = []
         self._held_back.append(queue)
 
     def put_first(self, waiter: Waiter, *, for_outbox: bool) -> None:
-        """Let `waiter` continue its turn when the outbox is writable again; see `join`."""
+        """Put `waiter` first in line: it continues its turn when the outbox is writable again; see `join`."""
         self._line.put_first(waiter)
         if for_outbox:
             self.outbox.awaited = True
 
     def call(self, consumer: Consumer, run: i64) -> None:
-        """Have its queue deliver at most `run` messages to `consumer`."""
+        """Deliver at most `run` messages of its queue to `consumer`."""
         if consumer.gone:
             return
         self.called = consumer
