@@ -129,13 +129,13 @@ class ContentsAhead:
         return ahead.file if ahead is not None and ahead.plan is job.bodies else None
 
     def begun(self, file: NewFile) -> None:
-        """A segment has begun with `file`, which has its name now."""
+        """Note that a segment has begun with `file`, which has its name now."""
         self._begun = None
         if self._ahead is not None and file is self._ahead.file:
             self._begun, self._ahead = self._ahead, None
 
     def ended(self) -> None:
-        """The batch that a segment has begun with is written."""
+        """Forget the begun file: the batch with which its segment began is written."""
         self._begun = None
 
     def unwritten(self, chunks: list[bytes], job: CommitJob) -> list[tuple[int, list[bytes]]]:

@@ -55,7 +55,7 @@ class FileSystem(Protocol):
         """Return at most `length` bytes from `offset`: fewer at will, none only at the end or after it."""
 
     def forget_cached(self, handle: int, length: int, offset: int) -> None:
-        """Have the next read of these bytes come from the disk, as far as the system allows that. A hint."""
+        """Drop these bytes from the cache, so that the next read comes from the disk, as far as possible. A hint."""
 
     def sync(self, handle: int) -> None:
         """Make the content and the size of the file durable."""

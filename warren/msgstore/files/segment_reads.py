@@ -82,7 +82,7 @@ class SegmentReads:
             raise unreadable(segment_path(number), error, number, lsn) from None
 
     def forget_cached(self, ranges: list[tuple[int, int]]) -> None:
-        """Have the next read of these ranges come from the disk itself: the copy in the cache may be damaged."""
+        """Drop these ranges from the cache: the next read comes from the disk, as the cached copy may be damaged."""
         segments = self.segments
         for lsn, length in ranges:
             at = bisect_right(segments, lsn, key=_base_of) - 1

@@ -102,16 +102,16 @@ class Changes(Protocol):
     """Is told of each change to the store's files in advance, by the committer; of chunks by the housekeeper."""
 
     def segment(self, header: bytes) -> None:
-        """A segment with this header is begun."""
+        """Note that a segment with this header is begun."""
 
     def frame(self, head: bytes, payload: list[bytes], *, sync: bool) -> None:
-        """A frame is written after the previous one, and synced with all before it when `sync`."""
+        """Note that a frame is written after the previous one, and synced with all before it when `sync`."""
 
     def sync(self, lsn: int) -> None:
-        """All frames before `lsn` are synced."""
+        """Note that all frames before `lsn` are synced."""
 
     def chunk(self, stream_id: int, segment: int, position: int, pieces: list[Piece], *, is_replacement: bool) -> None:
-        """A chunk is written at `position` of the file of a stream, and synced; `SEGMENT_HEADER_BYTES` begins it."""
+        """Note a chunk, written at `position` of a stream's file and synced; `SEGMENT_HEADER_BYTES` begins the file."""
 
 
 class Store(FailStop):
@@ -321,7 +321,7 @@ class Store(FailStop):
         self._algorithm = algorithm
 
     def tell(self, changes: Changes) -> None:
-        """Tell `changes` of everything from now on, see (8). Before the first commit."""
+        """Notify `changes` of everything from now on, see (8). Before the first commit."""
         self._changes = changes
         self._sealed.on_chunk = changes.chunk
 
@@ -370,7 +370,7 @@ class Store(FailStop):
         self._write_frame(job, time_ms)
 
     def _synced(self) -> None:
-        """All of the log is synced here."""
+        """Note that all of the log is synced here."""
         if self.commits_alone:
             self.committed_lsn = self._end_lsn
 
@@ -495,7 +495,7 @@ class Store(FailStop):
         return self._reads.read(ranges)
 
     def forget_cached(self, ranges: list[tuple[int, int]]) -> None:
-        """Have the next read of these ranges come from the disk itself: the copy in the cache may be damaged."""
+        """Drop these ranges from the cache: the next read comes from the disk, as the cached copy may be damaged."""
         self._reads.forget_cached(ranges)
 
     def take_read_problems(self) -> list[ReadProblem]:

@@ -19,7 +19,7 @@ _NOT_THERE: Final = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL
 
 
 def full_sync(handle: int, command: int) -> None:
-    """Have the disk write everything: `command` is F_FULLFSYNC. Raises OSError."""
+    """Flush everything in the disk's own cache: `command` is F_FULLFSYNC. Raises OSError."""
     try:
         fcntl.fcntl(handle, command)
     except OSError as error:

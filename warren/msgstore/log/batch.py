@@ -74,7 +74,7 @@ class BatchWaiter:
     """A waiter for a batch: the confirms of a channel, for instance."""
 
     def batch_done(self, batch: i64) -> None:
-        """Everything that was in `batch` is as durable as was asked for."""
+        """Continue: everything that was in `batch` is as durable as was asked for."""
         raise AssertionError("overridden")
 
 
@@ -165,7 +165,7 @@ class Batch:
             self._naming.append(index)
 
     def cancel(self, index: QueueIndex, message: Message, number: i64) -> None:
-        """`message`, the `number`-th of its queue, was settled before its batch: the row it may have is not written."""
+        """Cancel the row of `message`, the `number`-th of its queue, if it has one: it was settled before its batch."""
         row: i64 = message.row
         end: i64 = row + ROWS_LOOKED_AT
         if end > len(self.messages):
@@ -193,7 +193,7 @@ class Batch:
         return rows
 
     def settle(self, index: QueueIndex, message: Message, number: i64) -> None:
-        """`message` is acknowledged, rejected or expired: forget it on disk, or never write it."""
+        """Forget `message` on disk, or never write it: it is acknowledged, rejected or expired."""
         if message.row >= 0 and index.lsn_of(number) == 0:
             self.cancel(index, message, number)
         elif index.forget(number):
@@ -249,7 +249,7 @@ class Batch:
         self._begin()
 
     def write_page(self, index: QueueIndex, page_number: i64) -> None:
-        """Have the frame hold the page as it then is."""
+        """Add the page to the frame, as the page is when the frame is written."""
         page = index.page(page_number)
         assert page is not None
         if not page.queued:
@@ -336,7 +336,7 @@ class Batch:
                     self._log.batch.name(index)
 
     def close(self) -> None:
-        """Let go of the rows, and tell the queues."""
+        """Release the rows, and notify the queues."""
         for message in self.messages:
             message.row = -1
         self.messages.clear()

@@ -149,7 +149,7 @@ class AheadFile:
             self._log.put_portion(plan)
 
     def portion_written(self, plan: BodiesAhead) -> None:
-        """A portion has been written, or the disk has no space for it."""
+        """Continue the plan: a portion has been written, or the disk has no space for it."""
         if plan is not self.plan:
             return
         if plan.is_taken():
@@ -167,7 +167,7 @@ class AheadFile:
         return True
 
     def attach(self, plan: BodiesAhead) -> None:
-        """Have the open batch begin a segment with the file of `plan`: the messages follow now.
+        """Begin a segment with the file of `plan` in the open batch: the messages follow now.
 
         The batch is closed soon, also if none of them is stored in the end: the next plan waits for that.
         """
@@ -176,7 +176,7 @@ class AheadFile:
         batch.is_forced = True
 
     def taken(self, plan: BodiesAhead) -> None:
-        """The file of `plan` is that of a segment from now on."""
+        """Forget the plan: its file is that of a segment from now on."""
         if plan is self.plan:
             self.plan = None
 

@@ -35,7 +35,7 @@ class Gathering:
         self._rows: i64 = 0  # of the open batch, at the end of the previous turn
 
     def committed(self, now_s: float) -> None:
-        """A commit has ended."""
+        """Note that a commit has ended."""
         took_s: float = now_s - self._closed_s
         self._until_s = now_s + min(SHARE * took_s, self.most_s)
         self._rows = 0

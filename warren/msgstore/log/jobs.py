@@ -240,7 +240,7 @@ class SealedRead(Errand):
 
 
 class Removal(Errand):
-    """Something that cannot be taken back. It is for `Removals` to have it carried out."""
+    """A job that cannot be undone. `Removals` gives it to the reader."""
 
     def __init__(self) -> None:
         self.removals: Removals | None = None  # waits for its end
@@ -254,7 +254,7 @@ class Removal(Errand):
         raise AssertionError("overridden")
 
     def finished(self) -> None:
-        """It is durable."""
+        """Notify the removals, if any: the job is durable."""
         if self.removals is not None:
             self.removals.finished()
 

@@ -34,7 +34,7 @@ class LogPosition:
 
 
 def call_with_position(log: MessageLog, told: Callable[[LogPosition], None]) -> None:
-    """Have `told` called with the end of the log when all that was asked for until now is durable.
+    """Call `told` with the end of the log when all that was requested until now is durable.
 
     The caller settles the turn.
     """

@@ -191,7 +191,7 @@ class MessageLog:
         return queue_id
 
     def delete_queue(self, index: QueueIndex) -> None:
-        """Have the next frame say that everything of the queue is gone."""
+        """Record in the next frame that the queue is deleted."""
         index.deleted = True
         index.has_void = True
         index.owner = None
@@ -231,7 +231,7 @@ class MessageLog:
     # --- when the open batch is closed ------------------------------------------------------------------------------
 
     def wait(self, waiter: BatchWaiter, sync: bool) -> None:
-        """Tell `waiter` when the open batch is done: synced when `sync`, else written."""
+        """Notify `waiter` when the open batch is done: synced when `sync`, else written."""
         batch = self.batch
         batch.waiters.append(waiter)
         if sync:
@@ -274,7 +274,7 @@ class MessageLog:
         return not batch.was_held
 
     def release(self) -> None:
-        """Let the batch be closed that was held."""
+        """Release the batch that was held: it may be closed."""
         self.batch.is_held = False
 
     def is_congested(self) -> bool:
@@ -430,7 +430,7 @@ class MessageLog:
         return self.segment_bytes if self.segment_bytes > least else least
 
     def _put_jobs(self, batch: Batch, writer: RecordWriter, lsn: i64) -> CommitJob:
-        """Have the frames of a batch written, the first at `lsn`; return the last job, with which it is committed.
+        """Queue jobs that write the frames of a batch, the first at `lsn`; return the last one, which commits it.
 
         The first frame of an epoch is synced before the second is written: recovery takes a segment without its first
         frame for damaged when a later one is there (``recovery.py``).
@@ -471,12 +471,12 @@ class MessageLog:
         return CommitJob(batch.number, self.next_lsn, segment.number, base_lsn, segment.capacity, [], 0, 0, True)
 
     def put_portion(self, plan: BodiesAhead) -> None:
-        """Have the next portion of a plan written (``bodies_ahead.py``)."""
+        """Queue the write of the next portion of a plan (``bodies_ahead.py``)."""
         positions, chunks = plan.take_portion()
         self._put_portion(plan, positions, chunks)
 
     def drop_bodies(self, plan: BodiesAhead) -> None:
-        """Have the file of a plan removed."""
+        """Queue the removal of the file of a plan."""
         self._put_portion(plan, [], [])
 
     def _put_portion(self, plan: BodiesAhead, positions: list[int], chunks: list[bytes]) -> None:
@@ -488,7 +488,7 @@ class MessageLog:
     # --- outcomes ---------------------------------------------------------------------------------------------------
 
     def committed(self, job: CommitJob) -> None:
-        """The shell has carried `job` out."""
+        """Take note of a job that the shell has carried out."""
         if isinstance(job, PortionJob):
             if job.chunks and job.bodies is not None:
                 self.ahead_file.portion_written(job.bodies)
@@ -520,7 +520,7 @@ class MessageLog:
                 owner.batch_closed()
 
     def call_when_written(self, owner: IndexOwner) -> None:
-        """Have `owner` look again after the commit that is under way: the records for its read are not written yet."""
+        """Wake `owner` after the commit that is under way: the records for its read are not written yet."""
         self._waiting_reads.append(owner)
 
     # --- reads ----------------------------------------------------------------------------------------------------
@@ -530,7 +530,7 @@ class MessageLog:
         return record_length(data, 0) == length and data[8] == PAGE and is_intact(self.checksum, data, 0, length)
 
     def report_damage(self, index: QueueIndex, number: i64, lsn: i64) -> None:
-        """Tell the operator of a message that is damaged, once, or with -1 of a page of them."""
+        """Report a damaged message to the operator, once, or with -1 a page of them."""
         if number >= 0 and not index.damage_message(number):
             return
         segment = self.segments.find(lsn)

@@ -95,7 +95,7 @@ class OwnWrites:
         return not self.disk_is_short
 
     def begin(self) -> None:
-        """Something is about to write. `end` follows."""
+        """Begin to count the bytes of a write. `end` follows."""
         self._depth += 1
         if self._depth > 1:
             return
@@ -104,7 +104,7 @@ class OwnWrites:
         self._before = batch.row_bytes
 
     def end(self) -> None:
-        """Count a finished write's part of the open batch, and have the batch closed when it has its share."""
+        """Count a finished write's part of the open batch, and close the batch when it has its share."""
         self._depth -= 1
         if self._depth > 0:
             return
@@ -127,7 +127,7 @@ class OwnWrites:
             self._log.force()
 
     def call_when_open(self, waiter: IndexOwner) -> None:
-        """Have `waiter` look again when something with the need WRITES may write."""
+        """Wake `waiter` when something with the need WRITES may write."""
         self.waiters.append(waiter)
 
     def call_waiters(self) -> None:

@@ -66,7 +66,7 @@ class IndexOwner:
     """The keeper of an index's messages: told after each batch, and asked for values that a checkpoint needs."""
 
     def batch_closed(self) -> None:
-        """The rows of this queue have their entries now."""
+        """Note that the rows of this queue have their entries now."""
 
     def delivered_below(self) -> int:
         """Return the sequence number below which messages may have been delivered before."""
@@ -233,7 +233,7 @@ class QueueIndex:
         return damage
 
     def forget_damage(self) -> None:
-        """Nothing is damaged any longer."""
+        """Forget the damage: nothing is damaged any longer."""
         self.damage = None
         self.log.damaged_indexes.pop(int(self.queue_id), None)
 
@@ -317,7 +317,7 @@ class QueueIndex:
             self._drop_gone()
 
     def _drop_gone(self) -> None:
-        """Have `pages` begin with one that is there."""
+        """Remove leading gaps from `pages`."""
         pages = self.pages
         dead: i64 = 0
         while dead < len(pages) and pages[dead] is None:
@@ -351,7 +351,7 @@ class QueueIndex:
         self.log.segments.refer(lsn, length, self.transient)
 
     def release_record(self, page: IndexPage) -> None:
-        """Let go of the PAGE record, if there is one."""
+        """Release the PAGE record, if there is one."""
         if page.lsn != 0:
             self.log.segments.release(page.lsn, page.length, self.transient)
             page.lsn = 0
@@ -381,7 +381,7 @@ class QueueIndex:
         page.resident = False
 
     def unload(self, first_page: i64, end_page: i64) -> None:
-        """Free the memory of the candidates between those pages: written ones at once, else have them written."""
+        """Free the memory of the candidates between those pages: written ones immediately; write the others first."""
         candidates = self.unload_candidates
         if not candidates:
             return
@@ -466,7 +466,7 @@ class QueueIndex:
             at += 2
 
     def forget_all(self) -> None:
-        """The queue is deleted: take everything away."""
+        """Remove everything: the queue is deleted."""
         pages = self.pages
         self.pages = []
         for page in pages:
@@ -481,7 +481,7 @@ class QueueIndex:
     # --- the open batch -------------------------------------------------------------------------------------------
 
     def void_rows(self, first: i64, end: i64) -> None:
-        """Have no row of the open batch written that numbers from `first` up to `end` have now.
+        """Void the rows of the open batch that numbers from `first` up to `end` have now: they are not written.
 
         No such number has come later than those of an earlier call.
         """
@@ -501,7 +501,7 @@ class QueueIndex:
         return self.deleted or bisect_right(self._void, int(number)) & 1 == 1
 
     def batch_closed(self) -> None:
-        """The open batch is another one."""
+        """Forget the rows of the batch that was closed."""
         self.touched = False
         if self.has_void:
             self.has_void = self.deleted
@@ -510,14 +510,14 @@ class QueueIndex:
     # --- acks -----------------------------------------------------------------------------------------------------
 
     def note_ack(self, number: i64) -> None:
-        """Have the next frame say that `number` is gone."""
+        """Record in the next frame that `number` is gone."""
         if number == self._ack_end and self._ack_end > self._ack_first:
             self._ack_end = number + 1
             return
         self.note_acks(number, number + 1)
 
     def note_acks(self, first: i64, end: i64) -> None:
-        """Have the next frame say that the numbers from `first` up to `end` are gone."""
+        """Record in the next frame that the numbers from `first` up to `end` are gone."""
         if self._ack_end > self._ack_first:
             self._ack_ranges.append((int(self._ack_first), int(self._ack_end)))
         self._ack_first = first

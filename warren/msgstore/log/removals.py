@@ -40,7 +40,7 @@ class Removals:
         self._is_held: bool = False
 
     def add(self, removal: Removal) -> None:
-        """Have `removal` carried out once its cause is committed."""
+        """Schedule `removal` for when its cause is committed."""
         log = self._log
         if not self._is_held and not log.batch.is_begun and log.durable_lsn >= log.next_lsn:
             self._go(removal)
@@ -49,22 +49,22 @@ class Removals:
         log.force()
 
     def drop(self, stream_id: int, segments: list[int]) -> None:
-        """Have segment files of a stream removed, `segments` are their first offsets."""
+        """Remove segment files of a stream, `segments` are their first offsets."""
         for at in range(0, len(segments), FILES_AT_ONCE):
             self.add(DropJob(stream_id, segments[at : at + FILES_AT_ONCE]))
 
     def hold(self) -> None:
-        """Something else that removals may follow from is not in the open batch yet."""
+        """Hold removals: something else that they may follow from is not in the open batch yet."""
         self._is_held = True
 
     def release(self) -> None:
-        """It is."""
+        """Release held removals: what they follow from is in the batch."""
         self._is_held = False
         if self._of_batch:
             self._log.force()
 
     def batch_closed(self) -> None:
-        """Have removals of this batch wait until the log is committed up to here: it has their cause."""
+        """Queue removals of this batch until the log is committed up to here: it has their cause."""
         if self._of_batch and not self._is_held:
             lsn = int(self._log.next_lsn)
             for removal in self._of_batch:
@@ -84,7 +84,7 @@ class Removals:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Have the reader carry out the next one that is still wanted."""
+        """Give the reader the next one that is still wanted."""
         under_way = self._under_way
         while under_way:
             removal = under_way[0]
@@ -95,7 +95,7 @@ class Removals:
             under_way.popleft()
 
     def finished(self) -> None:
-        """The reader has carried one out."""
+        """Start the next one: the reader has carried one out."""
         self._under_way.popleft()
         self._go_on()
         if not self._under_way:

@@ -343,7 +343,7 @@ class Replay:
         return hurt
 
     def _note_hurt(self, data: bytes, at: i64, length: i64, hurt: list[str]) -> None:
-        """A damaged message may still say which queues it was for."""
+        """Note the queues that a damaged message was for, as far as it still says so."""
         if length < 40 or data[at + 8] != MESSAGE:
             return
         for place in range(min(int(place_count(data, at)), int(length - 24) // 16)):

@@ -165,7 +165,7 @@ class Scrubber:
         return 0
 
     def chunk_read(self, job: ChunkScrub) -> None:
-        """A chunk is here, or cannot be read, or is gone by now."""
+        """Check a chunk that is here, or cannot be read, or is gone by now."""
         self.reading = None
         if job.is_left:
             return

@@ -31,7 +31,7 @@ class GivenUp:
     """The damage that the repairs of one store have given up."""
 
     def __init__(self, fs: FileSystem) -> None:
-        """Raises UnreadableStore: the file is damaged, or a newer Warren has written it."""
+        """Read the file. Raises UnreadableStore: it is damaged, or a newer Warren has written it."""
         self._time = ""
         self._known: set[str] = set()
         try:

@@ -81,7 +81,7 @@ class LogCheck:
         return cut is None or frame.lsn < cut
 
     def _end_batch(self) -> Iterator[Line]:
-        """Nothing more comes of the batch that is being read."""
+        """Report an unfinished batch: nothing more comes of it."""
         continued, self._continued = self._continued, []
         if not continued:
             return

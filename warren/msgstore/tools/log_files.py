@@ -328,7 +328,7 @@ class StoreFiles:
     """
 
     def __init__(self, fs: FileSystem) -> None:
-        """Raises UnreadableStore when the message store does not exist."""
+        """List the files of the log. Raises UnreadableStore when the message store does not exist."""
         self.fs = fs
         self.trusts_copies = True
         self.unread: set[str] = set()  # files of the log of which the disk did not give something

@@ -285,7 +285,7 @@ class Repair:
                 yield self._action(f"dropped from the index: {text}", **_queue(index), messages=count)
 
     def _settle_segments(self, state: StoredState) -> Iterator[Line]:
-        """Have the segments count their current references, and forget segments that are not there."""
+        """Correct the reference counts of segments, and forget segments that are not there."""
         references = References(state)
         for index in state.queues():
             for entry in state.entries(index):

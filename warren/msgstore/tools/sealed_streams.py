@@ -85,7 +85,7 @@ class ChunkFile:
     """One open file, of which the places of chunks are known."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
-        """Raises OSError: it cannot be opened."""
+        """Open the file. Raises OSError."""
         self.path = path
         self._fs = fs
         self._zstd = Zstd()
@@ -145,7 +145,7 @@ class SealedFile(ChunkFile):
     """A file of a stream, under whatever name. `fault` says why its header cannot be used."""
 
     def __init__(self, fs: FileSystem, path: str, stream_id: int, first: int, store_id: bytes) -> None:
-        """Raises OSError: it cannot be opened. StoreError: a later version of Warren has written it."""
+        """Open the file, and read its header. Raises OSError; StoreError: a later version of Warren has written it."""
         super().__init__(fs, path)
         self._place = (store_id, stream_id, first)
         header = self.maybe_read(0, SEGMENT_HEADER_BYTES)
@@ -309,7 +309,7 @@ class SealedNames:
     """The names in the directory of sealed files."""
 
     def __init__(self, fs: FileSystem) -> None:
-        """Raises UnreadableStore: the directory is there and cannot be read."""
+        """List the files of all streams. Raises UnreadableStore: the directory is there and cannot be read."""
         self.segments: dict[int, list[int]] = {}  # first offsets by stream, ascending
         self.unfinished: list[str] = []  # replacements that a compaction was writing
         self.unusable: list[tuple[str, int, int]] = []  # set aside: name, stream, first offset
