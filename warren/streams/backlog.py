@@ -171,7 +171,7 @@ class StreamBacklog(OffsetBacklog):
         self._stale_is_counted = False
 
     def _restore_stale(self, index: QueueIndex) -> None:
-        """Have the page read whose first entries are sealed. Until then they count as messages of the log."""
+        """Read the page whose first entries are sealed. Until then they count as messages of the log."""
         if self._stale_count:
             self._stale_is_counted = True
             _StalePageRead(self, index, self._stale_end).begin()
@@ -201,7 +201,7 @@ class StreamBacklog(OffsetBacklog):
         return int(max(table.count - max(table.end - self.tail_from(), 0), 0))
 
     def batch_closed(self) -> None:
-        """Let the oldest published messages leave memory: a closed batch has stored them."""
+        """Release the oldest published messages from memory: a closed batch has stored them."""
         index = self.index
         if index is None:
             return
@@ -277,7 +277,7 @@ class StreamBacklog(OffsetBacklog):
         self._cut_tail(first - start)
 
     def _cut_tail(self, places: i64) -> None:
-        """Have the oldest messages leave memory."""
+        """Release the oldest messages from memory."""
         stamped_bytes: i64 = 0
         for made in self._stamped[:places]:
             if made is not None:
@@ -393,7 +393,7 @@ class _StalePageRead(Fetch):
         """Do nothing: the damage is reported when a message of the page is read."""
 
     def message_damaged(self, number: i64, lsn: i64) -> None:
-        """It is sealed."""
+        """Do nothing: the message is sealed."""
 
 
 def body_bytes_of(page: IndexPage) -> i64:

@@ -134,7 +134,7 @@ class ChunkReader:
         return SHORT_CHUNK_MESSAGES if self._is_memory_short() else CHUNK_MESSAGES
 
     def _read(self, offset: i64, tail: i64) -> None:
-        """Have the messages from `offset` on read, unless they are being read."""
+        """Read the messages from `offset` on, unless they are being read."""
         for read in self._reads:
             if read.first <= offset < read.end:
                 return

@@ -291,7 +291,7 @@ class Compaction:
         self._log.seal_jobs.append(job)
 
     def written(self, job: SealJob) -> None:
-        """A chunk of the new file is written."""
+        """Note a chunk of the new file that is written, and continue."""
         head = maybe_head(job.head)
         assert head is not None
         chunk = SealedChunk(job.placed_at, head)
@@ -305,7 +305,7 @@ class Compaction:
             self._swap()
 
     def _swap(self) -> None:
-        """Have the new file put in the place of the old ones."""
+        """Queue the replacement of the old files by the new one."""
         old: list[SealedSegment] = []
         for mark in self._group:
             if not old or old[-1] is not mark.segment:
@@ -313,7 +313,7 @@ class Compaction:
         self._log.removals.add(_Swap(self, self._stream.store_id, old))
 
     def swap_goes(self, old: list[SealedSegment]) -> bool:
-        """Have reads use the new file from now on: later reads come after the swap.
+        """Switch reads to the new file from now on: later reads come after the swap.
 
         False when retention was faster or the stream ended: some of the old files are gone.
         """
@@ -336,7 +336,7 @@ class Compaction:
         return True
 
     def swapped(self) -> None:
-        """The new file is in its place."""
+        """Continue with the next group: the new file is in its place."""
         if not self._stream.deleted:
             self._groups.pop(0)
             self._next_group()

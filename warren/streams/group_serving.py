@@ -318,7 +318,7 @@ class GroupServing:
     # --- operators ------------------------------------------------------------------------------------------------
 
     def reset(self, name: str, offset: i64) -> None:
-        """Have a group continue at `offset`, and create it if needed; its consumer is served from there at once."""
+        """Continue a group at `offset`, and create it if needed; its consumer is served from there immediately."""
         group = self.known.group(name)
         first: i64 = self._stream.first_offset()
         group.committed = offset if offset > first else first

@@ -213,7 +213,7 @@ class StreamGroups(RecordLane):
         self._found.append((serial, int(number), offset, int(time_ms), body[16:].decode()))
 
     def all_found(self) -> None:
-        """Everything was read: the newest record of each group counts."""
+        """Restore the groups: everything was read, and the newest record of each counts."""
         found = self._found
         self._found = []
         found.sort(reverse=True)
@@ -266,4 +266,4 @@ def group_name_of(queue_name: str, vhost_name: str, encoded: bytes) -> str:
 
 
 def _nobody_waits() -> None:
-    """Stands for the listener of a stream that is gone."""
+    """Do nothing, as the listener of a stream that is gone."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def find(stream: Stream, start: Start, told: Callable[[int], None]) -> None:
-    """Tell the offset that `start` means now: at once, or after a look on disk. Never if the stream is deleted."""
+    """Report the offset that `start` means now, maybe after a look on disk. Never if the stream is deleted."""
     messages = stream.messages
     if start.kind == AT_TIME:
         seek(stream, start.value, told)
@@ -47,7 +47,7 @@ def find(stream: Stream, start: Start, told: Callable[[int], None]) -> None:
 
 
 def seek(stream: Stream, time_ms: i64, told: Callable[[int], None]) -> None:
-    """Tell the offset of the first message that is not older than a time."""
+    """Report the offset of the first message that is not older than a time."""
     messages = stream.messages
     sealed = messages.sealer.table.maybe_at_time(time_ms * 1000)
     if sealed is not None:

@@ -53,7 +53,7 @@ class SealedReader:
         return None
 
     def load(self, stream: Stream, segment: SealedSegment, place: SealedChunk) -> None:
-        """Have a chunk read, unless a read is under way; the stream is told."""
+        """Queue the read of a chunk, unless it is under way; the stream is notified."""
         if int(place.first) not in self._loading:
             self._loading.add(int(place.first))
             self._log.read_jobs.append(_Load(self, stream, segment, place))
@@ -114,7 +114,7 @@ class _Load(SealedRead):
 def read_sealed(
     stream: Stream, segment: SealedSegment, chunk: SealedChunk, told: Callable[[bytes | None], None]
 ) -> None:
-    """Tell a sealed chunk as it lies in its file, when it has been read; None: it cannot be read, or is gone."""
+    """Report a sealed chunk as it lies in its file, after its read; None: it cannot be read, or is gone."""
     stream.messages.log.read_jobs.append(_WholeRead(stream, segment, chunk, told))
 
 

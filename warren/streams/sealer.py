@@ -189,7 +189,7 @@ class Sealer:
         self.log.seal_jobs.append(job)
 
     def sealed(self, job: _Seal) -> None:
-        """A chunk is written and synced."""
+        """Take in a chunk that is written and synced."""
         self._job = None
         head = maybe_head(job.head)
         assert head is not None
@@ -222,7 +222,7 @@ class Sealer:
         return segment
 
     def close(self, stream_id: int) -> None:
-        """The stream is deleted: remove everything."""
+        """Remove everything: the stream is deleted."""
         self._closed = True
         self._give_up()
         firsts = [int(segment.first) for segment in self.table.segments]

@@ -172,7 +172,7 @@ class Stream(OffsetQueue):
         return kept
 
     def _await_commit(self) -> None:
-        """Have the messages published so far become visible when they are synced."""
+        """Register the messages published so far to become visible when they are synced."""
         log = self._log
         commit = self._commit
         if commit is None or commit.batch != log.batch.number:
@@ -436,11 +436,11 @@ class Stream(OffsetQueue):
         self.cursors[consumer].selection = selection
 
     def start(self, cursor: Cursor) -> None:
-        """Have `cursor` begin where its consumer wants to, as soon as that is found."""
+        """Begin `cursor` where its consumer wants to, as soon as that is found."""
         find(self, cursor.start, _Beginning(self, cursor).found)
 
     def begin(self, cursor: Cursor, offset: i64) -> None:
-        """Have `cursor` continue at `offset`, or at the first message that is left."""
+        """Continue `cursor` at `offset`, or at the first message that is left."""
         first: i64 = self.messages.first_number()
         cursor.next = offset if offset > first else first
         if cursor.consumer not in self.reading:
