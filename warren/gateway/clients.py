@@ -148,7 +148,7 @@ class Clients:
                 last_yield_s = now_s
 
     def tick(self, leader_node: object, silent_s: float = 0.0) -> None:
-        """Let time pass. About twice a second.
+        """Check timeouts. Call about twice a second.
 
         `leader_node` is the known leader, None without one. Nothing was heard of it for `silent_s`.
         """
@@ -207,13 +207,13 @@ class Clients:
             self._failed(client, error)
 
     def turned_away(self, client: Client, reason: str) -> None:
-        """Tell a client that it cannot be connected to the leader."""
+        """Notify a client that it cannot be connected to the leader."""
         if client.state == WAITING and self._clients.get(client.end.fd) is client:
             log.warning("a client was turned away", peer=client.facts.peer, reason=reason)
             self._leave(client, reason)
 
     def end_all(self, reason: str) -> None:
-        """Tell all clients to go, and listen no more. Their ends are waited for in a thread, not here."""
+        """Dismiss all clients, and listen no more. Their ends are waited for in a thread, not here."""
         for listener in self._listeners.values():
             listener.sock.close()
         self._listeners = {}
@@ -330,7 +330,7 @@ class Clients:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _ended(self, client: Client, end: End) -> None:
-        """One end sends nothing more."""
+        """Handle the end of one end's data."""
         end.has_ended = True
         self._watch(end, end.interest & ~READABLE)
         if end is not client.end:
@@ -350,7 +350,7 @@ class Clients:
             self._lost(client, other)
 
     def _lost(self, client: Client, end: End) -> None:
-        """One end is gone."""
+        """Handle the loss of one end."""
         if end is client.end or client.state != PASSED:
             self._close(client)
         else:
@@ -363,7 +363,7 @@ class Clients:
             self._leave(client, "the connection to the node that leads has ended: connect again")
 
     def _leave(self, client: Client, reason: str) -> None:
-        """Have a client go: it is told why, unless the leader has told it."""
+        """Dismiss a client: it gets the reason, unless the leader has sent it."""
         waited = client.state == WAITING
         word = farewell(reason) if waited else client.answers.last_word(reason)
         if waited:
@@ -388,7 +388,7 @@ class Clients:
             self._finish(client)
 
     def _finish(self, client: Client) -> None:
-        """Everything is sent: end our half, and wait for the client's."""
+        """End our half, as everything is sent, and wait for the client's."""
         if client.is_finished:
             return
         client.is_finished = True
@@ -426,7 +426,7 @@ class Clients:
             self._remove(client.end)
 
     def _watch(self, end: End, interest: int) -> None:
-        """Have an end watched for this; that it is gone is noticed in any case."""
+        """Watch an end for these events; a hang-up is noticed in any case."""
         if interest != end.interest and not end.is_hung_up:
             self._selector.modify(end.fd, interest)
             end.interest = interest

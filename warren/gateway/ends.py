@@ -77,7 +77,7 @@ class End:
         return True
 
     def finish(self) -> None:
-        """Tell the peer that nothing more comes. Raises OSError."""
+        """Send the end of our data. Raises OSError."""
         self.sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:

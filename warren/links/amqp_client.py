@@ -154,7 +154,7 @@ class Channel(ClientChannel):
         self.forget_consumer(consumer_tag)
 
     async def confirm_select(self) -> None:
-        """Have publishes confirmed: their sequence numbers are `published` after each, from 1 on."""
+        """Turn on publisher confirms: sequence numbers are `published` after each publish, from 1 on."""
         await self.call(methods.ConfirmSelect(no_wait=False), methods.ConfirmSelectOk)
         self.expect_confirms()
 

@@ -147,26 +147,26 @@ class BrokerHost:
         return lambda: self._listeners.remove(listener)
 
     def definitions_changed(self) -> None:
-        """Something came, changed or went that links may be made for."""
+        """Notify listeners that something that links may be made for came, changed or went."""
         for listener in self._listeners:
             listener.definitions_changed()
 
     def exchange_changed(self, vhost: str, exchange: ExchangeRef) -> None:
-        """An exchange was created or deleted: another one of its name has other bindings."""
+        """Handle an exchange that was created or deleted: another one of its name has other bindings."""
         if self._federates(vhost) and self._exchange_policy(vhost, exchange) is not None:
             self.definitions_changed()
             for listener in self._listeners:
                 listener.bindings_changed(vhost, self._view.exchanges.name(exchange))
 
     def queue_changed(self, vhost: str, queue: QueueRef) -> None:
-        """A queue came or went: another one of its name has other consumers, and a link may not have noticed."""
+        """Handle a queue that was created or deleted: another one of its name has other consumers."""
         if self._federates(vhost) and self._queue_policy(vhost, queue) is not None:
             self.definitions_changed()
             for listener in self._listeners:
                 listener.demand_changed(vhost, self._view.queues.name(queue))
 
     def binding_changed(self, vhost: str, source: ExchangeRef, binding: BindingRef, count: int) -> None:
-        """A binding came or went: of an exchange that is there, for one that is gone loses its bindings later."""
+        """Pass on a binding that came or went: of an existing exchange, for a deleted one loses its bindings later."""
         if not self._federates(vhost):
             return
         name = self._view.exchanges.name(source)

@@ -71,16 +71,16 @@ class Listener(Protocol):
     """A listener for changes. Its methods return at once and must not raise."""
 
     def definitions_changed(self) -> None:
-        """Tell that a parameter, a policy, or an exchange or queue that could have one came, changed or went."""
+        """Report that a parameter, a policy, or an exchange or queue that could have one came, changed or went."""
 
     def bindings_changed(self, vhost: str, exchange: str) -> None:
-        """Tell that the bindings with a federated exchange as source may have changed: read all of them again."""
+        """Report that the bindings with a federated exchange as source may have changed: read all of them again."""
 
     def binding_changed(self, vhost: str, exchange: str, binding: LocalBinding, count: int) -> None:
-        """Tell that a federated exchange has gained a binding as source (`count` 1), or lost one (-1)."""
+        """Report that a federated exchange has gained a binding as source (`count` 1), or lost one (-1)."""
 
     def demand_changed(self, vhost: str, queue: str) -> None:
-        """Tell that `Host.wants_messages` of a federated queue may have changed."""
+        """Report that `Host.wants_messages` of a federated queue may have changed."""
 
 
 class Host(Protocol):

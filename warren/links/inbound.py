@@ -45,7 +45,7 @@ class Inbound:
         self._holders[holder] = None
 
     def completed(self, holder: Holder, count: int) -> None:
-        """A message of `count` bytes is complete, or dropped."""
+        """Release `count` bytes: the message is complete, or dropped."""
         holder.partial_bytes -= count
         self.held_bytes -= count
         if not holder.partial_bytes:

@@ -5,7 +5,7 @@
     running      follows                                             failing, terminated, starting (the process ended)
     failing      has met something, and tries again by itself        running, terminated, starting
     terminated   has ended with something that somebody has to       starting, when its parameter is another one or
-                 change                                              when somebody has it restarted
+                 change                                              when somebody restarts it
     held         must not run until links are released               starting
                  (``server/held_links.py``)
 
@@ -257,7 +257,7 @@ class LakeJobs:
         return made
 
     async def _direct(self, process: LakeProcess, url: str) -> None:
-        """Tell the process what to do, until it has nothing left to do."""
+        """Direct the process until it has nothing left to do."""
         await process.tell({"places": self._host.places})
         while True:
             self._changed = trio.Event()

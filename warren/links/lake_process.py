@@ -127,7 +127,7 @@ class LakeProcess:
         return redact(said)
 
     async def end(self) -> str:
-        """Have it end, and return how it did."""
+        """End the process, and return how it ended."""
         process = self._process
         assert process.stdin is not None
         with trio.CancelScope(shield=True):

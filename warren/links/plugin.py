@@ -27,7 +27,7 @@ class LinksPlugin:
         self._tables: LakeJobs | None = None
 
     def prepare(self, management: Management) -> None:
-        """Have the broker know the parameters of links."""
+        """Register the parameters of links with the broker."""
         self._host = BrokerHost(management)
         self._tables = LakeJobs(LakeHost(management))
 

@@ -71,7 +71,7 @@ class Api:
 
 
 async def carry_out(route: Route, call: Call, vhosts: Container[str]) -> Response:
-    """Let a call through to the handler of its route, and return its result as an answer.
+    """Pass a call to the handler of its route if it is allowed, and return its result as an answer.
 
     Raises:
         HttpError: it is refused.
@@ -93,7 +93,7 @@ async def carry_out(route: Route, call: Call, vhosts: Container[str]) -> Respons
 
 
 def check(route: Route, operator: Operator, vhost: str | None, vhosts: Container[str]) -> None:
-    """Let `operator` through to the handler of `route`, or not.
+    """Check that `operator` may call the handler of `route`.
 
     Raises:
         HttpError: 401, the tags or the vhost do not allow it; 404, there is no such vhost.

@@ -143,7 +143,7 @@ class FollowerApi:
         return await maybe_chunks(self._following, request, operator.name)
 
     async def _forwarded(self, request: Request) -> Response:
-        """Have the leader answer.
+        """Forward the request to the leader, and return its answer.
 
         Raises:
             HttpError: there is no leader, or it does not answer.

@@ -25,7 +25,7 @@ _NO_ANSWER: Final = "the node that leads has not answered: ask again, if the req
 
 
 async def forward(request: Request, sock: socket.socket) -> Response:
-    """Have the node at the other end of `sock` answer; its answer is still under way when this returns.
+    """Forward a request to the node at the other end of `sock`; its answer is still under way when this returns.
 
     Raises:
         HttpError: it does not answer, or the body does not come.
@@ -95,7 +95,7 @@ class _Exchange:
         return bytes(event.data) if isinstance(event, h11.Data) else b""
 
     def close(self) -> None:
-        """Have it end."""
+        """Close the connection to the node."""
         if self._sock.fileno() >= 0:
             trio.lowlevel.notify_closing(self._sock)
         self._sock.close()

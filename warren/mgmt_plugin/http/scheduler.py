@@ -34,7 +34,7 @@ _until_s: Final[ContextVar[float]] = ContextVar("until when it has its turn", de
 
 
 def work_for(account: str) -> None:
-    """Have the work of this task from now on belong to `account`."""
+    """Charge the work of this task from now on to `account`."""
     _account.set(account)
 
 
@@ -52,7 +52,7 @@ class _Line:
         return account in self._accounts
 
     async def wait(self, account: str, units: int) -> None:
-        """Wait until `let_one_go` has let this task go."""
+        """Wait until `let_one_go` resumes this task."""
         task = trio.lowlevel.current_task()
         own = self._accounts.setdefault(account, {})
         own[task] = units
@@ -66,7 +66,7 @@ class _Line:
         await trio.lowlevel.wait_task_rescheduled(leave)
 
     def let_one_go(self) -> int:
-        """Let the next task go, and return its units."""
+        """Resume the next task, and return its units."""
         account = next(iter(self._accounts))
         own = self._accounts.pop(account)
         task = next(iter(own))
@@ -139,6 +139,6 @@ def scheduler() -> Scheduler:
 
 
 async def give_way() -> None:
-    """Let others have their turn when that of this task is over: call this between small pieces of work."""
+    """Yield to others when the turn of this task is over: call this between small pieces of work."""
     if time.perf_counter() > _until_s.get():
         await scheduler().next_turn()

@@ -109,7 +109,7 @@ class Source(Protocol):
         """
 
     def close(self) -> None:
-        """Have it end."""
+        """Close the source."""
 
 
 @dataclass(slots=True)
@@ -244,7 +244,7 @@ class BodyBudget:
         self._of_account[account] = own
 
     def give_back(self, account: str, size: int) -> None:
-        """They are handled."""
+        """Return `size` bytes to the budget: they are handled."""
         self._taken -= size
         own = self._of_account.pop(account, 0) - size
         if own:
@@ -606,7 +606,7 @@ class Conversation:
         self._permits.clear()
 
     def _give_back(self) -> None:
-        """The request is answered."""
+        """Return everything that the request has taken: it is answered."""
         self._budget.give_back(self._account, self._taken)
         self._taken = self._held = 0
         self._release_permits()

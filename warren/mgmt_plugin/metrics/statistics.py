@@ -269,7 +269,7 @@ class Statistics:
         return self._seen.get(item) if row is None else row
 
     def forget_queue(self, vhost: str, queue: QueueRef) -> None:
-        """A queue is gone."""
+        """Forget a queue that is gone."""
         self._queue_lists.pop(vhost, None)
         self._queue_rows.pop(queue, None)
         self._changed_ms.pop(queue, None)
@@ -395,7 +395,7 @@ class Statistics:
         return max(0, now_ms - self._changed_ms.get(item, now_ms))
 
     def watch(self, item: object, fields: tuple[str, ...]) -> None:
-        """Somebody looks at `item`: have it keep its past."""
+        """Keep the past of `item`: somebody looks at it."""
         if item in self._kept:
             self._kept.move_to_end(item)
         else:
