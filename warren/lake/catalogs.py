@@ -27,7 +27,7 @@ class TimedRestCatalog(RestCatalog):
     timeouts_s = (CONNECT_S, ANSWER_S)
 
     def _config_headers(self, session: Session) -> None:
-        """Have requests end: this is what a session is given to first, before it asks for a token."""
+        """Set the timeouts of requests: a session comes here first, before it asks for a token."""
         session.request = partial(session.request, timeout=self.timeouts_s)  # type: ignore[method-assign]
         super()._config_headers(session)
 

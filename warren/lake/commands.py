@@ -120,7 +120,7 @@ def lake(
     metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus may ask")] = None,
     as_json: Json = False,
 ) -> int:
-    """Let Iceberg and Delta tables follow streams and queues: each message becomes one row, whatever is killed.
+    """Copy streams and queues to Iceberg and Delta tables: each message becomes one row, whatever is killed.
 
     `warren lake check TABLE` finds messages that a table has twice, or lacks.
     """
@@ -267,7 +267,7 @@ class _Fleet:
         self.meters: Meters = Meters()
 
     def run(self, *, once: bool, metrics: str | None, cluster: Cluster | None = None) -> int:
-        """Let all follow; return the exit code. `cluster`: makes the rows, None: this process does.
+        """Run all followers; return the exit code. `cluster`: makes the rows, None: this process does.
 
         Raises:
             BridgeError, OSError: that by which the first one ended that ended badly.

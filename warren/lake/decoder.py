@@ -320,7 +320,7 @@ class _BodyColumns:
                 self.kinds[_folded(field.name)] = kind
 
     def fields(self, value: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of the fields of a body by key, nulls left out, and let columns be found.
+        """Return the values of the fields of a body by key, nulls left out, and find columns.
 
         Raises:
             Unfit: the table does not take the body.

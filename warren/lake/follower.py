@@ -264,7 +264,7 @@ class Follower:
         return self._engine.limits.rows
 
     def stop_here(self) -> None:
-        """Let the steps from now on end where the source ends now."""
+        """End the steps from now on where the source ends now."""
         self._source.stop_here()
 
     def waiting(self) -> int:

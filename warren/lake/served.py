@@ -1,4 +1,4 @@
-"""The process in which a broker has its own tables follow: ``python -m warren.lake.served``, started by the broker.
+"""The process in which a broker's own tables follow: ``python -m warren.lake.served``, started by the broker.
 
 Its orders, a line of JSON on standard input each:
 
@@ -115,7 +115,7 @@ class Followed:
 
 
 def follow(order: Mapping[str, Any], places: Places, meter: Meter, stop: threading.Event) -> None:
-    """Have a table follow as `order` says, until it is stopped.
+    """Follow with a table as `order` says, until it is stopped.
 
     Raises:
         Exception: the error that ends it.
@@ -172,7 +172,7 @@ class Service:
         self._say({"alive": True, "memory_bytes": _memory_bytes()})
 
     def end(self, grace_s: float) -> None:
-        """Have all end, and wait for them as long as that takes, `grace_s` at most."""
+        """Stop all, and wait for them as long as that takes, `grace_s` at most."""
         with self._lock:
             tables = list(self._tables.values())
         for each in tables:
@@ -215,7 +215,7 @@ def _memory_bytes() -> int:
 
 
 def _step_back() -> None:
-    """Be ended before the broker, and wait for it (4), where the system has that."""
+    """Give the broker precedence (4): lower this process's priority, and let the kernel kill it first."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write(str(OOM_SCORE))

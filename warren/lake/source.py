@@ -73,10 +73,10 @@ class Source(Protocol):
         """Yield the rows of a plan."""
 
     def settle(self, places: Places) -> None:
-        """Learn which rows are safe."""
+        """Note which rows are safe."""
 
     def stop_here(self) -> None:
-        """Let the plans from now on end where the source ends now."""
+        """End the plans from now on where the source ends now."""
 
     def waiting(self, places: Places) -> int:
         """Return the number of messages after `places`."""
@@ -353,7 +353,7 @@ class DrainSource(_Ranges):
         return Place(fingerprint(self._opened().id), offset, 0 if life is None else fingerprint(life))
 
     def settle(self, places: Places) -> None:
-        """The next plan acknowledges it."""
+        """Do nothing: the next plan acknowledges the rows."""
 
     def stop_here(self) -> None:
         self._stop = self._client.mark(self.name, self._session_name, self._opened().epoch)

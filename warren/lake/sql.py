@@ -95,7 +95,7 @@ class Query:
         self._closing = threading.Lock()
 
     def interrupt(self) -> None:
-        """Have the query end with an error, if it runs. Any thread."""
+        """Interrupt the query, if it runs: it ends with an error. Any thread."""
         with self._closing:
             if self._connection is not None:
                 self._connection.interrupt()
@@ -130,7 +130,7 @@ class Query:
 
     @contextmanager
     def _connected(self, connection: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Let an interruption of the query interrupt `connection`, until it is closed."""
+        """Pass interruptions of the query to `connection`, until it is closed."""
         self._connection = connection
         try:
             yield connection

@@ -46,11 +46,11 @@ class Claims:
         self._connection = connection_of(given).with_password()
 
     def ack(self, frame: DataFrame) -> None:
-        """Have the messages of `frame` acknowledged with the batch, whatever was decided before."""
+        """Acknowledge the messages of `frame` with the batch, whatever was decided before."""
         self._settle(frame, ACK)
 
     def dead_letter(self, frame: DataFrame) -> None:
-        """Have the messages of `frame` dead-lettered with the batch, as their queue says.
+        """Dead-letter the messages of `frame` with the batch, as their queue says.
 
         Raises:
             Refused: it has no dead letter exchange.
@@ -58,7 +58,7 @@ class Claims:
         self._settle(frame, DEAD_LETTER)
 
     def requeue(self, frame: DataFrame, after: str | None = None) -> None:
-        """Have the messages of `frame` put back into their queue with the batch, which counts as a failed delivery.
+        """Requeue the messages of `frame` with the batch; this counts as a failed delivery.
 
         `after`: a time such as 30s, before which they are not delivered; None: the queue's own delay.
         """

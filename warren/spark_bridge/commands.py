@@ -163,7 +163,7 @@ def main(
 
 
 def _give_memory_back() -> None:
-    """Let what this process frees go back to the system (5); before pyarrow is imported."""
+    """Return memory that this process frees to the system (5); call this before pyarrow is imported."""
     os.environ.setdefault(ARROW_POOL, SYSTEM_POOL)
     if MALLOC_THRESHOLD not in os.environ:
         try:
@@ -277,7 +277,7 @@ class _Progress:
         self._task = self._bar.add_task(self._what, total=rows, rate="")
 
     def advanced(self, rows: int, bytes: int) -> None:
-        """Learn that this much more was done."""
+        """Show that this much more was done."""
         if self._lines is not None:
             self._lines.advance(bytes)
         if self._bar is None:
@@ -288,7 +288,7 @@ class _Progress:
         self._bar.update(self._task, advance=rows, rate=rate)
 
     def committed(self, state: Manifest | ImportState) -> None:
-        """Learn what is safe now."""
+        """Report what is safe now."""
         self.event("committed", rows=state.rows, files=len(state.files))
 
     def event(self, name: str, **values: Any) -> None:

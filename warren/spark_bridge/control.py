@@ -435,7 +435,7 @@ class BrokerClient(ApiConnection):
         return self._made(lambda: int(found["offset"]))
 
     def store_offset(self, queue: str, group: str, offset: int, life: str | None = None) -> None:
-        """Have the broker show that the consumer group `group` of a stream has come to `offset`.
+        """Report to the broker that the consumer group `group` of a stream has come to `offset`.
 
         `life`: the life of the broker that has written the last message below it.
 
@@ -457,7 +457,7 @@ class BrokerClient(ApiConnection):
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def make_snapshot(self, queue: str, *, ttl_s: int = 3600, unacked: bool = False) -> Snapshot:
-        """Have the broker keep a copy of the current messages of `queue`, and return it when it is begun.
+        """Make a snapshot of the current messages of `queue` in the broker, and return it when it is begun.
 
         While others are being made it is waited for, as long as `SNAPSHOT_LINE_S`.
 

@@ -137,7 +137,7 @@ class DrainReader(QueryReader):
         return self._cut(ranges, "The session was deleted or released, or the checkpoint is an old copy")
 
     def stop(self) -> None:
-        """Let the leases of the claims begin to end."""
+        """Stop renewing the leases of the claims."""
         if self._heartbeat is not None:
             self._heartbeat.stop()
 

@@ -91,13 +91,13 @@ class Watcher(Protocol):
     """Observes the progress of an export."""
 
     def planned(self, rows: int, bytes: int) -> None:
-        """Learn the approximate amount to read."""
+        """Note the approximate amount to read."""
 
     def advanced(self, rows: int, bytes: int) -> None:
-        """Learn that this much more was read."""
+        """Note that this much more was read."""
 
     def committed(self, state: Manifest) -> None:
-        """Learn the state that is safe now."""
+        """Note the state that is safe now."""
 
 
 class Planned(NamedTuple):

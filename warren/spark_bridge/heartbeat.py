@@ -46,7 +46,7 @@ class Heartbeat:
             self._thread.start()
 
     def stop(self) -> None:
-        """Let the leases end."""
+        """Stop renewing the leases."""
         self._stopped.set()
 
     def run(self) -> None:

@@ -78,13 +78,13 @@ class Watcher(Protocol):
     """Observes the progress of an import."""
 
     def planned(self, rows: int, bytes: int) -> None:
-        """Learn the amount of work; 0 when it is unknown."""
+        """Note the amount of work; 0 when it is unknown."""
 
     def advanced(self, rows: int, bytes: int) -> None:
-        """Learn that this much more was published."""
+        """Note that this much more was published."""
 
     def committed(self, state: ImportState) -> None:
-        """Learn how far it is, for good."""
+        """Note the state that is safe now."""
 
 
 @dataclass
@@ -234,7 +234,7 @@ class Import:
         return state
 
     def _end(self, state: ImportState) -> None:
-        """Have the broker forget the import some time: an empty commit follows the others."""
+        """End the import: an empty commit follows, so that the broker forgets it some time."""
         state.pending = _ENDING
         state.save(self._note)
         self._committed(state, [], KEPT_S)

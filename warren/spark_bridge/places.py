@@ -236,7 +236,7 @@ def make_directory(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Have the names in a directory on disk."""
+    """Sync the names in a directory to disk."""
     held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(held)

@@ -112,7 +112,7 @@ class RegistryClient:
         """Return the schema with a number; None: unknown number. `descriptor`: that of Protobuf in base64, not as text.
 
         Raises:
-            BrokerError: the registry does not answer, or does not let us in.
+            BrokerError: the registry does not answer, or refuses us.
         """
         answer = self._get(f"/schemas/ids/{number}", descriptor)
         return None if answer is None else self._schema(answer)

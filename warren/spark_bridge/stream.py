@@ -105,7 +105,7 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Have the query end where its sources end; the next `latestOffset` determines that end."""
+        """End the query where its sources end; the next `latestOffset` determines that end."""
         self._is_available_now = True
 
     def commit(self, end: Offset) -> None:
@@ -294,7 +294,7 @@ class StreamReader(QueryReader):
         return within_bytes(given, most_bytes, plan, self._turn)
 
     def _is_too_little(self, rows: int) -> bool:
-        """Tell whether minOffsetsPerTrigger has the batch wait, and maxTriggerDelay does not end that."""
+        """Tell whether minOffsetsPerTrigger delays the batch, and maxTriggerDelay does not end that."""
         if self.options.min_rows is None or self._is_available_now:
             return False
         now = self._pace.clock()
@@ -305,7 +305,7 @@ class StreamReader(QueryReader):
         return False
 
     def _report(self, before: Mapping[str, Position]) -> None:
-        """Tell the broker how far the query has come; a failure does not stop the query."""
+        """Report the query's progress to the broker; a failure does not stop the query."""
         name = self.options.consumer_name
         if name is None or not self.options.store_offsets:
             return

@@ -87,7 +87,7 @@ class Sink:
         return False
 
     def sync(self) -> None:
-        """Have everything on disk, and close the file."""
+        """Sync the file to disk, and close it."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

@@ -22,7 +22,7 @@ from typing import Any
 
 
 def end_quietly_when_nobody_reads() -> None:
-    """Have this worker end silently when Spark wants no more of its rows."""
+    """End this worker silently when Spark wants no more of its rows."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGPIPE, _end)
     if not isinstance(traceback.print_exc, partial):

@@ -181,7 +181,7 @@ class _Writer:
     def commit_stages(
         self, messages: list[Written], batch: int, kept_s: int | None, *, purge: str | None = None
     ) -> None:
-        """Have the broker publish the stages of the tasks. `purge`: a queue whose waiting messages they replace.
+        """Publish the stages of the tasks in the broker. `purge`: a queue whose waiting messages they replace.
 
         Raises:
             WriteFailed: it does not. BridgeError: the result is unknown.
