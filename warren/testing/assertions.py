@@ -335,14 +335,14 @@ class AsyncAssertions:
     async def assert_published(
         self, *, count: int | None = None, within_s: float = WITHIN_S, **wanted: Unpack[PublishedFilter]
     ) -> list[PublishedMessage]:
-        """As `Assertions.assert_published`."""
+        """Assert as `Assertions.assert_published`."""
         __tracebackhide__ = True
         return await _awaited(self._broker, Published(self._broker, count, wanted), within_s)
 
     async def assert_queued(
         self, queue: str, *, count: int | None = None, within_s: float = WITHIN_S, **wanted: Unpack[Filter]
     ) -> list[QueuedMessage]:
-        """As `Assertions.assert_queued`."""
+        """Assert as `Assertions.assert_queued`."""
         __tracebackhide__ = True
         return await _awaited(self._broker, Queued(self._broker, queue, count, wanted), within_s)
 
@@ -356,24 +356,24 @@ class AsyncAssertions:
         within_s: float = WITHIN_S,
         **wanted: Unpack[Filter],
     ) -> list[QueuedMessage]:
-        """As `Assertions.assert_dead_lettered`."""
+        """Assert as `Assertions.assert_dead_lettered`."""
         __tracebackhide__ = True
         return await _awaited(self._broker, DeadLettered(self._broker, queue, reason, to, count, wanted), within_s)
 
     async def assert_queue_empties(self, queue: str, *, vhost: str | None = None, within_s: float = WITHIN_S) -> None:
-        """As `Assertions.assert_queue_empties`."""
+        """Assert as `Assertions.assert_queue_empties`."""
         __tracebackhide__ = True
         await _awaited(self._broker, Empty(self._broker, queue, vhost), within_s)
 
     async def assert_consumed(
         self, queue: str, *, count: int | None = None, vhost: str | None = None, within_s: float = WITHIN_S
     ) -> tuple[str, ...]:
-        """As `Assertions.assert_consumed`."""
+        """Assert as `Assertions.assert_consumed`."""
         __tracebackhide__ = True
         return await _awaited(self._broker, Consumed(self._broker, queue, count, vhost), within_s)
 
     async def wait_until(self, condition: Callable[[], object], timeout_s: float = WITHIN_S, what: str = "") -> None:
-        """As `Assertions.wait_until`."""
+        """Wait as `Assertions.wait_until`."""
         __tracebackhide__ = True
         await _awaited(self._broker, Condition(condition, what), timeout_s)
 
@@ -426,7 +426,7 @@ def _sleep() -> Callable[[float], Any]:
 
 
 def _receive(broker: Broker) -> None:
-    """Have everything handled that the broker has received."""
+    """Wait until the broker has handled all that it has received."""
     if broker.is_up:
         broker.on_loop(_nothing)
 

@@ -200,14 +200,14 @@ class Broker(Assertions):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Have the lives of the broker to oneself, and none of them half begun: a start may have been interrupted."""
+        """Lock the lives of the broker, none of them half begun: a start may have been interrupted."""
         with self._changes:
             if self._life is not None:
                 self._life.started.wait()
             yield
 
     def _say_goodbye(self, within_s: float) -> None:
-        """Tell clients that the broker stops, and do not wait for those that do not answer."""
+        """Notify clients that the broker stops, and do not wait for those that do not answer."""
         life = self._require_life()
 
         def tell() -> None:
@@ -262,7 +262,7 @@ class Broker(Assertions):
         return datetime.fromtimestamp(self._kept.clock.now_ms() / 1000, UTC)
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass at once, for everything in queues and exchanges: work that falls due is done.
+        """Advance the clock of queues and exchanges by `seconds`: work that falls due is done.
 
         Expiry of messages and queues, delays, retries, visibility and consumer timeouts, deduplication and retention
         use this time. Heartbeats, and all else between the broker and its clients, do not, so that no
@@ -283,7 +283,7 @@ class Broker(Assertions):
 
     @contextmanager
     def stopped_clock(self) -> Iterator[None]:
-        """Let time pass by `advance` only, so that nothing falls due because a test is slow."""
+        """Stop the clock except for `advance`, so that nothing falls due because a test is slow."""
         self._kept.clock.stop()
         try:
             yield
@@ -532,12 +532,12 @@ class Broker(Assertions):
         self.on_loop(lambda: self._kept.publishes.nack_next(count))
 
     def return_next(self, count: int = 1) -> None:
-        """Have the next `count` publishes find no queue: they are returned if they are mandatory, else dropped."""
+        """Route the next `count` publishes to no queue: they are returned if they are mandatory, else dropped."""
         self.on_loop(lambda: self._kept.publishes.return_next(count))
 
     @contextmanager
     def blocking_publishers(self, resource: str = "memory") -> Iterator[None]:
-        """Be short of ``memory`` or ``disk``: publishers get connection.blocked and are not read meanwhile."""
+        """Simulate a shortage of ``memory`` or ``disk``: publishers get connection.blocked, and are not read."""
         self.on_loop(lambda: self.engine.set_alarm(resource, True))
         try:
             yield
@@ -547,7 +547,7 @@ class Broker(Assertions):
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:
-        """Have no space on the disk: publishers are blocked, and nothing persistent is stored or confirmed."""
+        """Fill the disk: publishers are blocked, and nothing persistent is stored or confirmed."""
         disk = self.disk
         disk.full = True
         try:

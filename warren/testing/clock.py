@@ -44,7 +44,7 @@ class MovableClock:
         return self._state != (0, None)
 
     def advance(self, ns: int) -> None:
-        """Let `ns` pass at once."""
+        """Advance the clock by `ns`."""
         ahead_ns, stopped_ns = self._state
         self._state = (ahead_ns + ns, stopped_ns)
 

@@ -37,7 +37,7 @@ class FaultyPublishes:
         self._nack = count
 
     def return_next(self, count: int) -> None:
-        """Have the next `count` publishes find no queue."""
+        """Route the next `count` publishes to no queue."""
         self._return = count
 
     def drop_next(self, count: int) -> None:

@@ -202,7 +202,7 @@ class Life:
         """Do nothing."""
 
     async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
-        """Be there as long as the broker is."""
+        """Run as long as the broker does."""
         self.management = management
         async with trio.open_nursery() as self._nursery:
             task_status.started([])
@@ -251,7 +251,7 @@ class Life:
         self.application.abort()
 
     def reset(self) -> None:
-        """As `Broker.reset`. On the loop."""
+        """Reset as `Broker.reset` says. On the loop."""
         engine = self.management.broker
         self.tear_all(reset=True)
         self._kept.publishes.clear()
@@ -276,7 +276,7 @@ class Life:
         await self.management.commit(self.management.broker.journal.last_ticket)
 
     async def advance(self, ns: int) -> None:
-        """As `Broker.advance`."""
+        """Advance as `Broker.advance` says."""
         clock = self._kept.clock
         end_ns = clock.ahead_ns + ns
         timers = self.management.broker.timers

@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def warren_session_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """The broker of this session, as earlier tests have left it: for fixtures of a wider scope that need its URL."""
+    """Yield the broker of this session, as earlier tests have left it: for fixtures of a wider scope."""
     from warren.testing.broker import Broker
 
     config = request.config
@@ -71,7 +71,7 @@ def warren_session_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture
 def warren_broker(warren_session_broker: Broker) -> Iterator[Broker]:
-    """A running broker with nothing in it; it is reset after the test, which drops connections that are left open."""
+    """Yield a running broker with nothing in it; it is reset after the test, which drops connections left open."""
     yield warren_session_broker
     warren_session_broker.reset()
 
