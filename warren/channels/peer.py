@@ -142,7 +142,7 @@ class Peer:
         """Notify the peer, if it asks for that, that it has to wait."""
 
     def tell_unblocked(self) -> None:
-        """Tell the peer that it need not wait any longer."""
+        """Notify the peer that it need not wait any longer."""
 
     def tell_given_up(self, reason: str) -> None:
         """Send a last message before an unresponsive peer is dropped; it may not arrive."""

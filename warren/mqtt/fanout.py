@@ -80,7 +80,7 @@ class Fanout(Job):
             self._work.begin(self)
 
     def run(self, steps: Steps) -> bool:
-        """Let go of a large message, when this is called again: at the end of the turn."""
+        """Release a large message, when this is called again: at the end of the turn."""
         if not self._is_turn_over:
             self._is_turn_over = True
             return False

@@ -398,7 +398,7 @@ class Queue(BaseQueue):
         self._restrained = self.is_shut or self.rules.max_unacked >= 0 or self.returning > 0
 
     def check_restrained(self) -> bool:
-        """Tell (and note) that the rules do not allow deliveries now. Code that changes that wakes the queue."""
+        """Check (and note) whether the rules allow no deliveries now. Code that changes that wakes the queue."""
         if self._restrained and (
             self.is_shut or self.returning > 0 or 0 <= self.rules.max_unacked <= self.unacked_count
         ):

@@ -54,7 +54,7 @@ class MovableClock:
         self._state = (ahead_ns, passed_ns() if stopped_ns is None else stopped_ns)
 
     def resume(self) -> None:
-        """Let time pass again, from where it stands."""
+        """Start the clock again, from where it stands."""
         ahead_ns, stopped_ns = self._state
         if stopped_ns is not None:
             self._state = (ahead_ns - (passed_ns() - stopped_ns), None)

@@ -53,7 +53,7 @@ class Poller:
         self.selector.unregister(fd)
 
     def requeue(self, fd: int) -> None:
-        """Let a connection continue in the next turn though nothing comes for it."""
+        """Schedule a connection for the next turn though nothing arrives for it."""
         self.ready[fd] = self.ready.get(fd, 0) | GO_ON
 
     def leave(self, events: list[tuple[int, int]]) -> None:

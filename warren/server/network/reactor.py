@@ -257,7 +257,7 @@ class Reactor:
             self.broker.shared.feed_units = units
 
     def settle(self) -> None:
-        """Let the engine finish its turn, and send its output. Call after every engine call from outside."""
+        """Finish the engine's turn, and send its output. Call after every engine call from outside."""
         self._settle(runs_long_work=False)
         if self._has_work():
             self.poller.wake()
