@@ -522,7 +522,7 @@ class Broker:
             if resource in {"memory", "disk"}:
                 self.growth.alarm_set(resource)
             if resource == "memory":
-                self.access.routes.drop_all()
+                self.access.routes.drop_all(self.log.reclamation)
             self.note("warning", "alarm.set", {"resource": resource})
         else:
             self.growth.alarm_over(resource)

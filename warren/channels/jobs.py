@@ -34,7 +34,7 @@ from warren.queues.unacked import Delivery
 from warren.vhosts.metadata import ParameterDelete, PermissionDelete, TopicPermissionDelete
 from warren.vhosts.metadata_journal import MetadataJournal
 from warren.vhosts.topology_watcher import INTERNAL_USER
-from warren.vhosts.unbinding import BINDING_STEPS, Unbinding
+from warren.vhosts.unbinding import Unbinding, unbinding_steps
 
 if TYPE_CHECKING:
     from warren.amqp.errors import ChannelException
@@ -499,8 +499,8 @@ class VhostEnd(Job):
         while bindings:
             if steps.left <= 0:
                 return False
-            steps.left -= BINDING_STEPS
             binding = bindings.pop()
+            steps.left -= unbinding_steps(binding)
             exchange.unbind(binding.destination, binding.routing_key, binding.arguments)
             self._vhost.incoming.forget(binding)
         self._bindings = None

@@ -32,6 +32,7 @@ from mypy_extensions import i64
 
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import Envelope
+from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.receiver import Receiver
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -285,10 +286,12 @@ class RouteMemory:
                 del self._used[cache]
                 self._used[cache] = None
 
-    def drop_all(self) -> None:
+    def drop_all(self, reclamation: Reclamation) -> None:
         """Empty all caches: memory is short."""
         while self._used:
             self._first().drop()
+        for routes in self.dropped:
+            reclamation.add_named(routes, 0)
         self.dropped.clear()
 
     def _free(self, count: i64) -> None:

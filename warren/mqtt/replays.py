@@ -20,6 +20,7 @@ from warren.mqtt.retaining import maybe_replayed
 from warren.mqtt.sessions import queue_name
 from warren.mqtt.topics import Subscription
 from warren.msgstore.log.own_writes import ADDS
+from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.long_work import Job, Steps
 from warren.queues.origin import BROKER
 from warren.queues.receiver import Receiver
@@ -60,10 +61,14 @@ class _Searches:
         """Add all of `others`, which has none afterwards."""
         for filter_ in others._filters:
             self.put(*others._searches[filter_])
-        others.clear()
+        others._forget()
 
-    def clear(self) -> None:
-        """Forget all."""
+    def clear(self, reclamation: Reclamation) -> None:
+        """Forget all; very many are taken apart later."""
+        reclamation.add_named(self._searches, 0)
+        self._forget()
+
+    def _forget(self) -> None:
         self._filters.clear()
         self._searches = {}
 
@@ -84,6 +89,10 @@ class Replay(Job):
         """Send what `other` has left, too."""
         self._left.take_over(other._left)
 
+    def give_up(self) -> None:
+        """Send nothing more."""
+        self._left.clear(self._session.shared.log.reclamation)
+
     def run(self, steps: Steps) -> bool:
         session = self._session
         while True:
@@ -91,7 +100,10 @@ class Replay(Job):
             if first is None:
                 return True
             subscription, search = first
-            if not session.is_open() or self._replays.has_to_wait(subscription, self):
+            if not session.is_open():
+                self.give_up()
+                return True
+            if self._replays.has_to_wait(subscription, self):
                 return True
             if steps.left <= 0:
                 return False
@@ -136,7 +148,7 @@ class StoredReplay(Job):
         while True:
             first = self._left.maybe_first()
             if first is None or (not session.is_open() and session.kept.owner is None):
-                self._left.clear()
+                self._left.clear(session.shared.log.reclamation)
                 self._is_under_way = False
                 return True
             subscription, search = first
@@ -254,7 +266,9 @@ class Replays:
 
     def client_left(self) -> None:
         """Drop messages that wait for the client, which has gone, and continue replays into its queues."""
-        self._replay = None
+        if self._replay is not None:
+            self._replay.give_up()
+            self._replay = None
         held, self._held_runs = self._held_runs, []
         for run in held:
             self.session.connection.broker.work.begin(run)

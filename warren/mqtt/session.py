@@ -445,7 +445,7 @@ class MqttSession(Session):
             replays.client_answered()
 
     def ended(self) -> None:
-        self.subscriptions.filters.clear()
+        self.subscriptions.filters.clear(self.shared.log.reclamation)
         self.subscriptions.shared = {}
         self._prepared = None
         if self.replays is not None:

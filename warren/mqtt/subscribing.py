@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FILTER_STEPS: Final = 48
 FOUND_STEPS: Final = 8
+BYTES_PER_STEP: Final = 8  # of a filter: each level has a place in the trie
 SEARCH_STEPS: Final = 4
 
 
@@ -169,7 +170,7 @@ class ResumeRun(Job):
             if steps.left <= 0:
                 self._binding = binding
                 return False
-            steps.left -= FOUND_STEPS
+            steps.left -= FOUND_STEPS + len(binding.routing_key) // BYTES_PER_STEP
             session.subscriptions.know(subscription_of(binding, qos))
             binding = binding.next_to_destination
         self._binding = None

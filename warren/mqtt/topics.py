@@ -19,6 +19,8 @@ from warren.amqp.codec import NAME_MAX_BYTES
 from warren.exchanges.topic_exchange import WORDS_MAX
 from warren.mqtt.packets import check_filter
 from warren.mqtt.reason_codes import BAD_FILTER, BAD_TOPIC, MqttError
+from warren.msgstore.log.reclamation import Reclamation
+from warren.vhosts.topic_levels import TopicLevel
 
 EXCHANGE: Final = "amq.topic"
 SHARED: Final = "$share/"
@@ -126,16 +128,6 @@ class Subscription:
         }
 
 
-class _Level:
-    def __init__(self) -> None:
-        self.below: dict[str, _Level] = {}
-        self.subscription: Subscription | None = None
-
-    def is_empty(self) -> bool:
-        # A method, for mypyc takes an attribute that was set to None for None, of another object of that name, too.
-        return self.subscription is None and not self.below
-
-
 def matches(filter_: str, topic: str) -> bool:
     """Tell whether a filter matches a topic."""
     if filter_ == topic:
@@ -168,7 +160,7 @@ class Filters:
     def __init__(self) -> None:
         self._few = _NONE
         self._all: dict[str, Subscription] | None = None
-        self._root: _Level | None = None
+        self._root: TopicLevel | None = None
 
     def __len__(self) -> int:
         return len(self._few) if self._all is None else len(self._all)
@@ -186,9 +178,12 @@ class Filters:
                 return each
         return None
 
-    def clear(self) -> None:
-        """Forget all."""
+    def clear(self, reclamation: Reclamation) -> None:
+        """Forget all; very many are taken apart later."""
         self._few = _NONE
+        if self._all is not None and self._root is not None:
+            reclamation.add_named(self._all, 0)
+            reclamation.add_tree(self._root)
         self._all = None
         self._root = None
 
@@ -198,75 +193,59 @@ class Filters:
         root = self._root
         if found is not None and root is not None:
             found[subscription.filter] = subscription
-            self._put_below(root, subscription)
+            root.put(subscription.filter)
             return
         few = [each for each in self._few if each.filter != subscription.filter]
         few.append(subscription)
         if len(few) <= FEW:
             self._few = few[:]  # of just that size
             return
-        root = _Level()
+        root = TopicLevel()
         for each in few:
-            self._put_below(root, each)
+            root.put(each.filter)
         self._root = root
         self._all = {each.filter: each for each in few}
         self._few = _NONE
 
-    def _put_below(self, level: _Level, subscription: Subscription) -> None:
-        for word in subscription.filter.split("/"):
-            below = level.below.get(word)
-            if below is None:
-                below = _Level()
-                level.below[word] = below
-            level = below
-        level.subscription = subscription
-
     def remove(self, filter_: str) -> None:
         """Forget the subscription with `filter_`, which is there."""
-        level = self._root
+        root = self._root
         found = self._all
-        if level is None or found is None:
+        if root is None or found is None:
             self._few = [each for each in self._few if each.filter != filter_]
             return
         del found[filter_]
-        path: list[tuple[_Level, str]] = []
-        for word in filter_.split("/"):
-            path.append((level, word))
-            level = level.below[word]
-        level.subscription = None
-        while path and level.is_empty():
-            level, word = path.pop()
-            del level.below[word]
+        root.remove(filter_)
 
     def matching(self, topic: str) -> list[Subscription]:
         """Return the subscriptions whose filters match `topic`."""
         root = self._root
-        if root is None:
+        found = self._all
+        if root is None or found is None:
             return [each for each in self._few if matches(each.filter, topic)]
         words = topic.split("/")
-        found: list[Subscription] = []
+        ends: list[TopicLevel] = []
         levels = [root]
         is_first = True
         for word in words:
-            following: list[_Level] = []
+            following: list[TopicLevel] = []
             wild = not (is_first and word.startswith("$"))
             is_first = False
             for level in levels:
-                exact = level.below.get(word)
+                exact = level.child(word)
                 if exact is not None and word not in ("+", "#"):
                     following.append(exact)
                 if wild:
-                    any_one = level.below.get("+")
+                    any_one = level.child("+")
                     if any_one is not None:
                         following.append(any_one)
-                    rest = level.below.get("#")
-                    if rest is not None and rest.subscription is not None:
-                        found.append(rest.subscription)
+                    rest = level.child("#")
+                    if rest is not None:
+                        ends.append(rest)
             levels = following
         for level in levels:
-            if level.subscription is not None:
-                found.append(level.subscription)
-            rest = level.below.get("#")
-            if rest is not None and rest.subscription is not None:
-                found.append(rest.subscription)
-        return found
+            ends.append(level)
+            rest = level.child("#")
+            if rest is not None:
+                ends.append(rest)
+        return [found[end.topic] for end in ends if end.topic is not None]

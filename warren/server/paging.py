@@ -46,7 +46,7 @@ class Pager:
         log = self._broker.log
         if resident_bytes > self._watermark_bytes:
             if not log.under_pressure:
-                self._broker.access.routes.drop_all()
+                self._broker.access.routes.drop_all(log.reclamation)
             log.under_pressure = True
         elif resident_bytes < self._watermark_bytes * RELIEF_SHARE:
             log.under_pressure = False

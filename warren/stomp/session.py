@@ -718,6 +718,8 @@ class StompSession(Session):
         self._transactions.clear()
         self.subscriptions.clear()
         self._sends.clear()
+        for tags in self._ledger.cumulative.values():
+            self.shared.log.reclamation.add(list(tags), 0)
         super().ended()
         self._stomp.forget_session()
 

@@ -24,6 +24,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.vhosts.records import VhostRecords
+from warren.vhosts.topic_levels import TopicLevel
 from warren.vhosts.user_shares import UserShares
 
 TOPICS_MAX: Final = 150_000
@@ -35,6 +36,7 @@ STALE_MIN: Final = 1024
 _PREFIX: Final = "retained:"
 _HEAD_BYTES: Final = 20
 _HAS_USER: Final = 0x80000000
+_NO_WORDS: Final[list[str]] = []  # shared by all searches that have not begun: never changed
 
 
 class Retained:
@@ -46,18 +48,6 @@ class Retained:
         self.expires_ms = expires_ms
         self.properties = properties
         self.body = body
-
-
-class TopicLevel:
-    """A level of the trie of topics with retained messages."""
-
-    def __init__(self) -> None:
-        self.below: dict[str, TopicLevel] = {}
-        self.topic: str | None = None
-
-    def is_empty(self) -> bool:
-        """Tell whether no topic ends here or goes through here."""
-        return self.topic is None and not self.below
 
 
 class RetainedMessages:
@@ -82,7 +72,7 @@ class RetainedMessages:
                 continue
             topic = name[len(_PREFIX) :]
             self._count(_user_of(value), 1, len(name) + len(value))
-            self._index(topic)
+            self.root.put(topic)
             expires_ms = _expiry_of(value)
             if expires_ms:
                 heappush(self._expiring, (expires_ms, topic))
@@ -100,16 +90,6 @@ class RetainedMessages:
     def _count(self, user: str, topics: int, size: int) -> None:
         self.topic_shares.add(user, topics)
         self.byte_shares.add(user, size)
-
-    def _index(self, topic: str) -> None:
-        level = self.root
-        for word in topic.split("/"):
-            below = level.below.get(word)
-            if below is None:
-                below = TopicLevel()
-                level.below[word] = below
-            level = below
-        level.topic = topic
 
     def put(self, topic: str, retained: Retained) -> bool:
         """Retain a message for `topic`, in place of an earlier one; False: there is too much already."""
@@ -130,7 +110,7 @@ class RetainedMessages:
         if old is None:
             if not (self.topic_shares.allows(retained.user, 1) and self.byte_shares.allows(retained.user, size)):
                 return False
-            self._index(topic)
+            self.root.put(topic)
         else:
             earlier = _user_of(old)
             old_size = len(name) + len(old)
@@ -175,15 +155,7 @@ class RetainedMessages:
             return False
         self._records.forget(name)
         self._count(_user_of(old), -1, -len(name) - len(old))
-        path: list[tuple[TopicLevel, str]] = []
-        level = self.root
-        for word in topic.split("/"):
-            path.append((level, word))
-            level = level.below[word]
-        level.topic = None
-        while path and level.is_empty():  # not written out: compiled, it would still be the topic of the first one
-            level, word = path.pop()
-            del level.below[word]
+        self.root.remove(topic)
         return True
 
     def maybe(self, topic: str, now_ms: i64) -> Retained | None:
@@ -196,6 +168,13 @@ class RetainedMessages:
             self.remove(topic)
             return None
         return found
+
+    def close(self) -> None:
+        """Release everything: the vhost is deleted."""
+        reclamation = self._records.log.reclamation
+        reclamation.add_tree(self.root)
+        reclamation.add(self._expiring, 0)
+        self._expiring = []
 
 
 def _expiry_of(value: bytes) -> int:
@@ -223,7 +202,8 @@ class RetainedSearch:
     """Finds the topics that a filter matches, a level of the trie at each `next`."""
 
     def __init__(self, retained: RetainedMessages, filter_: str) -> None:
-        self._words = filter_.split("/")
+        self._filter = filter_
+        self._words = _NO_WORDS  # from its first level on: very many searches may wait for their turn
         # Levels still to look at, each with how many words of the filter led there.
         self._left: list[tuple[list[TopicLevel], int]] = [([retained.root], 0)]
 
@@ -238,6 +218,8 @@ class RetainedSearch:
         if not levels:
             self._left.pop()
         words = self._words
+        if not words:
+            words = self._words = self._filter.split("/")
         if at == len(words):
             return self._maybe(level.topic)
         word = words[at]
@@ -245,7 +227,7 @@ class RetainedSearch:
             if level.below:
                 self._left.append((list(level.below.values()), at if word == "#" else at + 1))
             return self._maybe(level.topic) if word == "#" else None
-        below = level.below.get(word)
+        below = level.child(word)
         if below is not None:
             self._left.append(([below], at + 1))
         return None

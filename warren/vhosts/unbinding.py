@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.queues.destination import Destination
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
 
 BINDING_STEPS: Final = 2
+# The index of an exchange may have a place for each word of a key, and for each argument.
+INDEXED_BYTES_PER_STEP: Final = 16
+
+
+def unbinding_steps(binding: Binding) -> i64:
+    """Return the steps that the removal of `binding` takes."""
+    indexed: i64 = len(binding.routing_key) + len(binding.arguments)
+    return BINDING_STEPS + indexed // INDEXED_BYTES_PER_STEP
 
 
 class Unbinding(Job):
@@ -74,8 +84,8 @@ class Unbinding(Job):
         while outgoing:
             if steps.left <= 0:
                 return False
-            steps.left -= BINDING_STEPS
             binding = outgoing.pop()
+            steps.left -= unbinding_steps(binding)
             if gone.unbind(binding.destination, binding.routing_key, binding.arguments) is not None:
                 vhost.incoming.forget(binding)
                 vhost.watcher.binding_deleted(vhost.name, binding, self._by)
@@ -90,8 +100,8 @@ class Unbinding(Job):
             while not self._is_unbound:
                 if steps.left <= 0:
                     return False
-                steps.left -= BINDING_STEPS
                 first = source.by_destination.get(gone)
+                steps.left -= BINDING_STEPS if first is None else unbinding_steps(first)
                 if first is None:
                     self._is_unbound = True
                     self._unbound.reverse()

@@ -543,6 +543,9 @@ class VirtualHost(ExchangeHost):
         self._letters = None
         self._policy_run = None
         self.sorted_queues.forget()
+        if self._retained is not None:
+            self._retained.close()
+            self._retained = None
 
     # --- dead letters and time ------------------------------------------------------------------------------------
 

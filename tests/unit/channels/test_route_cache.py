@@ -151,7 +151,7 @@ def test_a_content_that_is_under_way_when_its_route_is_dropped_goes_where_it_bel
     frames = publish_frames("amq.fanout", "key 0", b"x" * 100)
     publish_keys(client, "amq.fanout", range(1))
     client.feed(frames[: len(frames) // 2])
-    harness.broker.access.routes.drop_all()
+    harness.broker.access.routes.drop_all(harness.broker.log.reclamation)
     client.feed(frames[len(frames) // 2 :])
     assert [harness.queue(f"q{number}").message_count for number in range(3)] == [2, 2, 2]
 

@@ -6,6 +6,7 @@ import random
 import re
 
 import pytest
+from engine_harness import Harness
 
 from warren.mqtt.topics import FEW, Filters, Subscription, matches
 
@@ -92,7 +93,7 @@ def test_nothing_is_left_of_those_that_are_cleared(count: int) -> None:
     filters = Filters()
     for number in range(count):
         filters.put(subscription(f"a/{number}"))
-    filters.clear()
+    filters.clear(Harness().broker.log.reclamation)
     assert (len(filters), filters.values(), filters.get("a/0"), filters.matching("a/0")) == (0, [], None, [])
     filters.put(subscription("b"))
     assert [each.filter for each in filters.matching("b")] == ["b"]

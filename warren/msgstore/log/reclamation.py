@@ -1,4 +1,4 @@
-"""Messages that queues have removed all at once, by a purge or a deletion: taken apart here, a piece at a time.
+"""What was removed all at once, such as the messages of a queue by a purge: taken apart here, a piece at a time.
 
 1. They can no longer be found by a queue, a frame of the log or a checkpoint.
 2. They count until they are taken apart: the references of their entries in the segments, and the messages in the
@@ -75,6 +75,38 @@ class _Heap:
         return done
 
 
+class Branch:
+    """A level of a trie, with the levels below it."""
+
+    def __init__(self) -> None:
+        self.below: dict[str, Any] = {}
+
+
+class _Tree(_Heap):
+    """The levels of a trie: a level goes before those below it, which would all go with it otherwise."""
+
+    def __init__(self, root: Branch) -> None:
+        super().__init__([], root.below, 0)
+        self._above: list[dict[str, Any]] = []  # the rest of the levels above `named`
+
+    def shrink(self, steps: i64) -> i64:
+        named = self.named
+        above = self._above
+        most: i64 = steps * THINGS_PER_STEP
+        count: i64 = 0
+        while count < most and named:
+            count += 1
+            level: Branch = named.popitem()[1]
+            if level.below:
+                if named:
+                    above.append(named)
+                named = level.below
+            elif not named and above:
+                named = above.pop()
+        self.named = named
+        return 1 + count // THINGS_PER_STEP
+
+
 # Settles a message, which is at a place of its queue.
 Settle = Callable[[Message, int], None]
 
@@ -137,6 +169,11 @@ class Reclamation:
             self._heaps.append(_Heap([], named, resident_bytes))
         else:
             self._log.resident_bytes -= resident_bytes
+
+    def add_tree(self, root: Branch) -> None:
+        """Take over all levels below `root`."""
+        if root.below:
+            self._heaps.append(_Tree(root))
 
     def take_apart(self, steps: i64) -> i64:
         """Do at most `steps`, give or take one thing; return how many are left, below 0 after too many."""
