@@ -25,7 +25,7 @@ import msgspec
 
 from warren.amqp.errors import NOT_ALLOWED, ConnectionException
 from warren.engine_view.permissions import Rights
-from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits, JsonGauge, TooMuch
+from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits, JsonGauge, TooDeep, TooMuch
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import LOOK_BYTES, HttpError, Request, Response
 from warren.mgmt_plugin.operators import Operator
@@ -132,13 +132,23 @@ class Call:
         """Return the body, decoded from JSON; an empty one is an empty object.
 
         Raises:
-            HttpError: 400, it is not JSON, or too much of it; 413, it is too large.
+            HttpError: 400, it is not JSON, or nested too deeply; 413, it has too many bytes or values.
+        """
+        return decode_json(await self.measured())
+
+    async def measured(self) -> bytes:
+        """Return the body, which is JSON within the limits of its route, to be decoded by the caller.
+
+        Raises:
+            HttpError: as `json`.
         """
         gauge = JsonGauge(self.limits.values)
         try:
-            return decode_json(await self.request.read_body(self.limits.size, gauge.look))
-        except TooMuch as error:
+            return await self.request.read_body(self.limits.size, gauge.look)
+        except TooDeep as error:
             raise bad_request(str(error)) from None
+        except TooMuch as error:
+            raise too_large(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,15 +282,17 @@ async def measure(data: bytes, limits: BodyLimits) -> None:
     """Make sure that JSON which has come is neither too deep nor too much.
 
     Raises:
-        HttpError: 400.
+        HttpError: 400, 413.
     """
     gauge = JsonGauge(limits.values)
     try:
         for at in range(0, len(data), LOOK_BYTES):
             gauge.look(data[at : at + LOOK_BYTES])
             await give_way()
-    except TooMuch as error:
+    except TooDeep as error:
         raise bad_request(str(error)) from None
+    except TooMuch as error:
+        raise too_large(str(error)) from None
 
 
 def convert(value: Any, kind: type[Body]) -> Body:
@@ -298,6 +310,11 @@ def convert(value: Any, kind: type[Body]) -> Body:
 def bad_request(reason: object) -> HttpError:
     """Return a 400."""
     return HttpError(400, "bad_request", reason)
+
+
+def too_large(reason: str) -> HttpError:
+    """Return a 413; the reason names the limit."""
+    return HttpError(413, "payload_too_large", reason)
 
 
 def not_found(reason: str = "Not Found") -> HttpError:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warren.mgmt_plugin.http.json_bodies import DEPTH_MAX, JsonGauge, TooMuch
+from warren.mgmt_plugin.http.json_bodies import DEPTH_MAX, JsonGauge, TooDeep, TooMuch
 
 TEXTS = ("", "x", '"', "\\", '\\"', "[[[[", "{}{}", ",,::", "\\\\", "\u00e9\u20ac", "\n\t", '"]', "a" * 50)
 
@@ -67,7 +67,7 @@ def test_a_value_may_have_so_many_levels_and_no_more() -> None:
             if levels <= DEPTH_MAX:
                 gauged(data, [source.randrange(1, 50)])
             else:
-                with pytest.raises(TooMuch, match="nested"):
+                with pytest.raises(TooDeep, match="nested"):
                     gauged(data, [source.randrange(1, 50)])
 
 

@@ -21,8 +21,12 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS: Final = [1 if byte in b"[{" else -1 if byte in b"]}" else 0 for byte in range(256)]
 
 
+class TooDeep(Exception):
+    """A body is nested too deeply."""
+
+
 class TooMuch(Exception):
-    """A body is nested too deeply, or has too many values."""
+    """A body has too many values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class JsonGauge:
         """Look at the next piece.
 
         Raises:
-            TooMuch: the body is nested more deeply than `DEPTH_MAX`, or has more values than it may.
+            TooDeep: the body is nested more deeply than `DEPTH_MAX`. TooMuch: it has more values than it may.
         """
         if self._escaped and piece:
             piece = piece[1:]
@@ -67,6 +71,6 @@ class JsonGauge:
         depths = list(accumulate(map(_STEPS.__getitem__, brackets), initial=self._depth))
         self._depth = depths[-1]
         if max(depths) > DEPTH_MAX:
-            raise TooMuch("the JSON is nested too deeply")
+            raise TooDeep("the JSON is nested too deeply")
         if self._values > self._values_max:
             raise TooMuch(f"the JSON has more than {self._values_max} values")

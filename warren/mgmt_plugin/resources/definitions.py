@@ -35,11 +35,11 @@ from warren.mgmt_plugin.resources.overview import PRODUCT, RABBITMQ_VERSION
 from warren.mgmt_plugin.resources.policies import describe_policy, parameter_rows
 from warren.mgmt_plugin.resources.queues import describe_declared
 from warren.mgmt_plugin.resources.users import describe_permission, describe_topic_permission, describe_user
-from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, measure
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, measure, too_large
 from warren.mgmt_plugin.terms import exchange_to_json
 from warren.server.definitions.apply import Importer
 from warren.server.definitions.plan import INTERNAL_PREFIX, ImportPlan, PlannedChange
-from warren.server.definitions.schema import DefinitionsRefused, hash_to_file, read_definitions
+from warren.server.definitions.schema import DefinitionsRefused, ItemTooLarge, hash_to_file, read_definitions
 from warren.server.logins.passwords import PasswordHash
 from warren.server.threads import DEFINITIONS, in_thread
 from warren.vhosts.metadata import UserPut
@@ -144,7 +144,7 @@ async def _file(call: Call) -> bytes:
         found = await in_thread(DEFINITIONS, _file_of_form, content_type, body, abandon=True)
     else:
         found = body
-    if not found.strip():
+    if not found or found.isspace():
         raise bad_request("there are no definitions in the request")
     await measure(found, call.limits)
     return found
@@ -276,6 +276,8 @@ class DefinitionHandlers(Handlers):
                     password=own_password(call.request),
                     overwrite_own=call.flag("overwrite_own"),
                 )
+            except ItemTooLarge as refused:
+                raise too_large("\n".join(refused.shown())) from None
             except DefinitionsRefused as refused:
                 raise bad_request("\n".join(refused.shown())) from None
             yield plan

@@ -23,9 +23,20 @@ from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import exchange_name, the_vhost
-from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
+from warren.mgmt_plugin.routes import (
+    Access,
+    Call,
+    Handlers,
+    Route,
+    bad_request,
+    convert,
+    decode_json,
+    not_found,
+    too_large,
+)
 from warren.mgmt_plugin.terms import properties_from_json, properties_to_json
 from warren.server.direct_clients import DirectClient, Got
+from warren.server.json_parts import Part, decode_long, parts_of
 
 ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
 PUBLISH: Final = BodyLimits(BODY_BYTES_MAX, ORDINARY.values)
@@ -77,6 +88,54 @@ async def decode_payload(payload: str, encoding: str) -> bytes:
             await give_way()
         return b"".join(pieces)
     raise bad_request(["unsupported_encoding", encoding])
+
+
+async def _read_publish(call: Call) -> tuple[Publish, bytes]:
+    """Return a publish and the body of its message. The payload of a large one is decoded in pieces.
+
+    Raises:
+        HttpError: 400, 413.
+    """
+    data = await call.measured()
+    if len(data) <= ORDINARY.size:
+        wanted = convert(decode_json(data), Publish)
+        return wanted, await decode_payload(wanted.payload, wanted.payload_encoding)
+    members: dict[str, msgspec.Raw] = {}
+    payload = (0, 0)
+    size = 0
+    try:
+        for part in parts_of(data):
+            if part is not None and part.key == "payload" and part.number < 0:
+                payload = _between_quotes(data, part)
+                members["payload"] = msgspec.Raw(b'""')
+            elif part is not None:
+                size += part.end - part.start
+                if size > ORDINARY.size:
+                    raise too_large(f"a publish may have at most {ORDINARY.size} bytes besides its payload")
+                members[part.key] = msgspec.Raw(data[part.start : part.end])
+            await give_way()
+        wanted = convert(decode_json(msgspec.json.encode(members)), Publish)
+        texts: list[str] = []
+        pieces: list[bytes] = []
+        for text in decode_long(data, *payload):
+            if wanted.payload_encoding == "string":
+                pieces.append(text.encode())
+            else:
+                texts.append(text)
+            await give_way()
+    except (ValueError, msgspec.MsgspecError):
+        raise bad_request("not_json") from None
+    if wanted.payload_encoding == "string":
+        return wanted, b"".join(pieces)
+    return wanted, await decode_payload("".join(texts), wanted.payload_encoding)
+
+
+def _between_quotes(data: bytes, part: Part) -> tuple[int, int]:
+    start = data.find(b'"', part.start, part.end)
+    end = data.rfind(b'"', part.start, part.end)
+    if not start < end or data[part.start : start].strip() or data[end + 1 : part.end].strip():
+        raise bad_request("payload must be a text")
+    return start + 1, end
 
 
 async def encode_payload(
@@ -212,8 +271,7 @@ class MessageHandlers(Handlers):
         self._max_message_bytes = max_message_bytes
 
     async def publish(self, call: Call) -> Described:
-        wanted = await call.body(Publish)
-        body = await decode_payload(wanted.payload, wanted.payload_encoding)
+        wanted, body = await _read_publish(call)
         properties = properties_from_json(wanted.properties)
         if len(wanted.routing_key.encode("utf-8", "replace")) > 255:
             raise bad_request("the routing key is longer than 255 bytes")

@@ -17,7 +17,8 @@
 3. All items are checked before the file is refused, so that its author learns of every mistake at once.
 4. A scrypt hash is exported in base64 a second time: RabbitMQ refuses a file with a hash that is not base64. A scrypt
    hash that is not encoded again is accepted, too.
-5. Each item is decoded on its own, with pauses: even the largest file does not take a long turn of the broker.
+5. Each item is found and decoded on its own, with pauses, and has a maximum size: even the largest file does not take a
+   long turn of the broker.
 
 Source: RabbitMQ, "Definition Export and Import"; forms from 3.10.8 and 4.x.
 """
@@ -31,12 +32,16 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from warren.server.json_parts import Part, parts_of
 from warren.server.logins.passwords import SCRYPT, PasswordHash, check_hash
 
 # Called between small pieces of work; lets other tasks run when it is time.
 Pause = Callable[[], Awaitable[None]]
 
 PROBLEMS_SHOWN: Final = 100
+# An object that is made by its own route has at most as much.
+ITEM_BYTES_MAX: Final = 1 << 20
+ITEM_VALUES_MAX: Final = 20_000
 _OBJECT = dict[str, Any] | list[Any] | None  # an empty object may be written as an empty array
 _TAGS = list[str] | str | None
 
@@ -52,6 +57,10 @@ class DefinitionsRefused(Exception):
         """Return the first problems, and how many more there are."""
         left = len(self.problems) - at_most
         return self.problems[:at_most] + ([f"and {left} more"] if left > 0 else [])
+
+
+class ItemTooLarge(DefinitionsRefused):
+    """An item of it is too large."""
 
 
 class UserItem(msgspec.Struct):
@@ -175,6 +184,8 @@ _KINDS: Final[dict[str, type[msgspec.Struct]]] = {
     "exchanges": ExchangeItem,
     "bindings": BindingItem,
 }
+_DECODERS: Final = {section: msgspec.json.Decoder(kind, strict=False) for section, kind in _KINDS.items()}
+_VERSIONS: Final = ("rabbitmq_version", "rabbit_version")
 _OF_A_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
@@ -186,40 +197,63 @@ async def read_definitions(data: bytes, only_vhost: str | None, pause: Pause) ->
     Raises:
         DefinitionsRefused: it is not JSON, or items have missing or wrongly typed fields.
     """
-    try:
-        sections = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DefinitionsRefused([f"not a JSON object: {error}"]) from None
     definitions = Definitions()
-    definitions.rabbit_version = _version(sections)
-    problems: list[str] = []
-    for section, kind in _KINDS.items():
-        if section not in sections or (only_vhost is not None and section not in _OF_A_VHOST):
-            continue
-        target: list[tuple[str, Any]] = getattr(definitions, section)
-        try:
-            raw_items = msgspec.json.decode(sections[section], type=list[msgspec.Raw])
-        except msgspec.MsgspecError:
-            problems.append(f"{section}: must be an array")
-            continue
-        decoder = msgspec.json.Decoder(kind, strict=False)
-        has_vhost = "vhost" in kind.__struct_fields__
-        for number, raw in enumerate(raw_items):
-            place = f"{section}[{number}]"
-            try:
-                item: Any = decoder.decode(raw)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                problems += [f"{place}: {fault}" for fault in _faults(raw, kind)]
-            else:
-                if only_vhost is not None:
-                    item.vhost = only_vhost
-                elif has_vhost and item.vhost is None:
-                    problems.append(f"{place}: vhost is missing")
-                target.append((place, item))
+    versions: dict[str, bytes] = {}
+    problems: dict[str, list[str]] = {section: [] for section in _KINDS}
+    try:
+        for part in parts_of(data):
+            if part is not None:
+                raw = _raw(data, part)
+                if part.key in _VERSIONS:
+                    versions[part.key] = raw
+                elif part.key in (_KINDS if only_vhost is None else _OF_A_VHOST):
+                    problems[part.key] += _read_item(definitions, part, raw, only_vhost)
             await pause()
-    if problems:
-        raise DefinitionsRefused(problems)
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise DefinitionsRefused([f"not a JSON object: {error}"]) from None
+    definitions.rabbit_version = _version(versions)
+    found = [problem for of_section in problems.values() for problem in of_section]
+    if found:
+        raise DefinitionsRefused(found)
     return definitions
+
+
+def _place(part: Part) -> str:
+    return part.key if part.number < 0 else f"{part.key}[{part.number}]"
+
+
+def _raw(data: bytes, part: Part) -> bytes:
+    """Return a part as it stands in the file; only of a small one it is known that it is JSON.
+
+    Raises:
+        ItemTooLarge: it cannot be decoded at once. msgspec.MsgspecError, ValueError, RecursionError: it is not JSON.
+    """
+    if part.end - part.start > ITEM_BYTES_MAX or part.values > ITEM_VALUES_MAX:
+        limits = f"{ITEM_BYTES_MAX} bytes or {ITEM_VALUES_MAX} values"
+        raise ItemTooLarge([f"{_place(part)[:64]}: more than {limits}, the maximum of an item"])
+    raw = data[part.start : part.end]
+    msgspec.json.decode(raw, type=msgspec.Raw)
+    return raw
+
+
+def _read_item(definitions: Definitions, part: Part, raw: bytes, only_vhost: str | None) -> list[str]:
+    """Read an item; return its faults."""
+    place = _place(part)
+    if part.number < 0:
+        return [f"{place}: must be an array"]
+    kind = _KINDS[part.key]
+    try:
+        item: Any = _DECODERS[part.key].decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return [f"{place}: {fault}" for fault in _faults(raw, kind)]
+    target: list[tuple[str, Any]] = getattr(definitions, part.key)
+    target.append((place, item))
+    if "vhost" in kind.__struct_fields__:
+        if only_vhost is not None:
+            item.vhost = only_vhost
+        elif item.vhost is None:
+            return [f"{place}: vhost is missing"]
+    return []
 
 
 def metadata_of(item: VhostItem) -> VhostMetadata:
@@ -263,7 +297,7 @@ def tags_of(given: list[str] | str) -> tuple[str, ...]:
     return tuple(tag.strip() for tag in tags if tag.strip())
 
 
-def _faults(raw: msgspec.Raw, kind: type[_Kind]) -> list[str]:
+def _faults(raw: bytes, kind: type[_Kind]) -> list[str]:
     """Return all faults of an item."""
     try:
         given = msgspec.json.decode(raw)
@@ -284,8 +318,8 @@ def _faults(raw: msgspec.Raw, kind: type[_Kind]) -> list[str]:
     return faults
 
 
-def _version(sections: dict[str, msgspec.Raw]) -> tuple[int, int]:
-    for key in ("rabbitmq_version", "rabbit_version"):
+def _version(sections: dict[str, bytes]) -> tuple[int, int]:
+    for key in _VERSIONS:
         try:
             said = msgspec.json.decode(sections.get(key, b"null"))
         except msgspec.MsgspecError:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import msgspec
 import pytest
 
 from warren.server.definitions.schema import (
+    ITEM_BYTES_MAX,
+    ITEM_VALUES_MAX,
     PROBLEMS_SHOWN,
     DefinitionsRefused,
+    ItemTooLarge,
     hash_from_file,
     hash_to_file,
     metadata_of,
@@ -129,3 +136,25 @@ def test_a_hash_of_scrypt_is_base64_in_a_file_and_taken_as_it_is_too() -> None:
 def test_a_hash_that_cannot_be_one_is_refused(text: str, algorithm: str) -> None:
     with pytest.raises(ValueError, match=r"is not base64|is not one of"):
         hash_from_file(text, algorithm)
+
+
+def test_a_large_file_is_decoded_an_item_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object of millions of keys took 3 s, in which nobody was served."""
+    decode = msgspec.json.decode
+    sizes: list[int] = []
+
+    def counted(data: bytes, **options: Any) -> Any:
+        sizes.append(len(data))
+        return decode(data, **options)
+
+    monkeypatch.setattr(msgspec.json, "decode", counted)
+    document = {"queues": [queue(f"q{at:06}") for at in range(5000)]} | {f"more {at}": {"x": 1} for at in range(5000)}
+    assert len(read(document).queues) == 5000
+    assert max(sizes) <= len(json.dumps(queue("q000000"))) + 1
+
+
+@pytest.mark.parametrize("value", [{"a": "x" * ITEM_BYTES_MAX}, [0] * (ITEM_VALUES_MAX + 1)])
+def test_an_item_has_a_maximum_size(value: Any) -> None:
+    with pytest.raises(ItemTooLarge) as refused:
+        read({"later": [1, value], "queues": "wrong"})
+    assert refused.value.problems == ["later[1]: more than 1048576 bytes or 20000 values, the maximum of an item"]
