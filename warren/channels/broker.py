@@ -523,6 +523,7 @@ class Broker:
                 self.growth.alarm_set(resource)
             if resource == "memory":
                 self.access.routes.drop_all(self.log.reclamation)
+                self.shared.owed.begin()
             self.note("warning", "alarm.set", {"resource": resource})
         else:
             self.growth.alarm_over(resource)
@@ -531,6 +532,11 @@ class Broker:
         if short:
             for connection in self.connections.values():
                 alarm_set(connection)
+                if resource == "memory":
+                    for channel in connection.channels.values():
+                        channel.ledger.hold_back()
+        elif resource == "memory":
+            self.shared.owed.end()
         self.flow.check()
 
     def has_alarm(self, resource: str) -> bool:

@@ -77,8 +77,25 @@ def get(channel: Session, method: m.BasicGet) -> None:
             "are not supported by quorum queues with single active consumer"
         )
         raise ChannelException(RESOURCE_LOCKED, text)
+    if not method.no_ack:
+        _check_owed(channel)
     if not answer_get(queue, channel.ledger, method.no_ack):
         channel.reply(m.BasicGetEmpty(""))
+
+
+def _check_owed(channel: Session) -> None:
+    """Make sure that a channel may owe one more answer to a basic.get.
+
+    Raises:
+        ChannelException: 406. It cannot wait: its answers are needed.
+    """
+    ledger = channel.ledger
+    _, uncommitted = channel.uncommitted()
+    owed = int(ledger.unacked_count) + uncommitted
+    if owed >= ledger.unacked_max and not ledger.may_owe_more():
+        most = int(ledger.unacked_max)
+        text = f"{owed} messages of the channel wait for their acknowledgement (maximum {most} at present)"
+        raise ChannelException(PRECONDITION_FAILED, text)
 
 
 def consume(channel: Session, method: m.BasicConsume) -> None:

@@ -76,7 +76,7 @@ class Peer:
         shared: Shared = broker.shared
         self.shared = shared
         self.outbox = Outbox(key, shared.dirty, broker.limits.outbox_soft_bytes, shared.spare_writers)
-        self.turns = Turns(self.outbox, shared.served)
+        self.turns = Turns(self.outbox, shared.served, shared.owed)
         self.vhost: VirtualHost | None = None
         self.principal: Principal | None = None
         self.channels: dict[int, Session] = {}  # its sessions, by number

@@ -14,6 +14,7 @@ from warren.channels.inbound import Inbound
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.counters import SizeCounts
+from warren.queues.owed_memory import OwedMemory
 from warren.queues.receiver import Receiver
 from warren.queues.turns import Turns
 from warren.vhosts.metadata_journal import MetadataJournal
@@ -68,4 +69,5 @@ class Shared:
         self.dirty: list[Outbox] = []
         self.spare_writers = SpareWriters()  # of outboxes
         self.served: list[Turns] = []  # of connections that others wait for, and that can be served
+        self.owed = OwedMemory()
         self.sizes = SizeCounts()  # of published bodies

@@ -100,7 +100,7 @@ class Consumer(Waiter):
                     (self.prefetch == 0 or self.outstanding < self.prefetch)
                     and not ledger.awaited
                     and (ledger.prefetch == 0 or ledger.consumer_unacked < ledger.prefetch)
-                    and ledger.unacked_count < ledger.unacked_max
+                    and ledger.consumer_unacked < ledger.unacked_max
                 )
             )
         ):
@@ -140,6 +140,8 @@ class Consumer(Waiter):
         ledger = self.ledger
         if ledger.outbox is NOWHERE or ledger.is_shut or not self.has_own_room():
             return False
+        if not self.no_ack and ledger.consumer_unacked >= ledger.unacked_max and ledger.may_owe_more():
+            return self.has_room()
         turns = ledger.turns
         has_space = self.no_ack or ledger.has_space()
         called = turns.called

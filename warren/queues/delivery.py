@@ -27,6 +27,7 @@ from warren.amqp.outbox import CHUNK_MIN_BYTES, NOWHERE, Outbox
 from warren.msgstore.log.message import Message, patch_channel, write_frames
 from warren.queues.consumer import Consumer
 from warren.queues.content_frames import LARGE_MIN_BYTES, ContentFrames
+from warren.queues.owed_memory import ALWAYS
 from warren.queues.turns import Line, Turns
 from warren.queues.unacked import Delivery, UnackedDeliveries
 
@@ -65,7 +66,9 @@ class DeliveryLedger(UnackedDeliveries):
         self.turns = turns
         self.outbox = turns.outbox
         self.frame_max_bytes: i64 = frame_max_bytes  # what the peer accepts; 0: no limit
-        self.unacked_max: i64 = unacked_max  # the most that a channel may owe, whatever its prefetch
+        self.unacked_limit: i64 = unacked_max  # the most that a channel may owe, whatever its prefetch
+        self.unacked_max: i64 = min(unacked_max, ALWAYS)  # the same at present, see `owed_memory`
+        self.granted_bytes: i64 = 0  # in this memory alarm
         self.next_tag: i64 = 1
         self.prefetch: i64 = 0  # basic.qos with global=true; 0: no limit
         self.consumer_unacked: i64 = 0  # unacked of consumers, which the global prefetch limits
@@ -332,6 +335,7 @@ class DeliveryLedger(UnackedDeliveries):
         line = self.line
         if line is not None:
             line.leave(self)
+        self.turns.owed.left(self)
 
     def release(self, delivery: Delivery) -> None:
         """Return the room that `delivery` took to its consumer and this channel."""
@@ -348,7 +352,22 @@ class DeliveryLedger(UnackedDeliveries):
 
     def has_space(self) -> bool:
         """Tell whether this channel's own limits let a consumer have another message."""
-        return (self.prefetch == 0 or self.consumer_unacked < self.prefetch) and self.unacked_count < self.unacked_max
+        owed: i64 = self.consumer_unacked
+        return (self.prefetch == 0 or owed < self.prefetch) and owed < self.unacked_max
+
+    def may_owe_more(self) -> bool:
+        """Tell whether it may owe more than `unacked_max`, which is larger then."""
+        return self.unacked_max < self.unacked_limit and self.turns.owed.may_owe_more(self)
+
+    def hold_back(self) -> None:
+        """Memory has become short: owe no more than now, but for a few and what `owed_memory` grants."""
+        self.granted_bytes = 0
+        self.unacked_max = min(max(self.consumer_unacked, self.unacked_count, ALWAYS), self.unacked_limit)
+
+    def owe_more(self) -> None:
+        """Memory is no longer short: let consumers that had to wait continue."""
+        self.unacked_max = self.unacked_limit
+        self.make_room()
 
     def join(self, consumer: Consumer) -> None:
         """Add `consumer` to the line for room in this channel."""

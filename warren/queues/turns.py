@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.amqp.outbox import Outbox
+from warren.queues.owed_memory import OwedMemory
 
 if TYPE_CHECKING:
     from warren.queues.base_queue import BaseQueue
@@ -119,10 +120,14 @@ class Line:
 
 
 class Turns:
-    """The line of one connection. `outbox` is the connection's, `served` the broker's list of lines to be served."""
+    """The line of one connection. `outbox` is the connection's, `served` the broker's list of lines to be served.
 
-    def __init__(self, outbox: Outbox, served: list[Turns]) -> None:
+    `owed`: what is owed by the clients of the broker.
+    """
+
+    def __init__(self, outbox: Outbox, served: list[Turns], owed: OwedMemory | None = None) -> None:
         self.outbox = outbox
+        self.owed = OwedMemory() if owed is None else owed
         self.called: Consumer | None = None  # whose turn it is
         self.called_until: i64 = 0  # the delivery tag with which that ends
         self._line = Line()

@@ -117,6 +117,21 @@ class UnackedDeliveries(Waiter):
         found.extend(self._entries[self._head :])
         return found
 
+    def mean_bytes(self, most: i64) -> i64:
+        """Return the mean memory of the messages that were delivered last, of `most` or fewer."""
+        entries = self._entries
+        at: i64 = len(entries)
+        end: i64 = at - most if at > most else i64(0)
+        count: i64 = 0
+        total: i64 = 0
+        while at > end:
+            at -= 1
+            entry = entries[at]
+            if entry is not None:
+                count += 1
+                total += entry.message.memory_bytes
+        return total // count if count > 0 else i64(0)
+
     def outstanding_between(self, first: i64, last: i64) -> list[int]:
         """Return the tags from `first` to `last` that wait for their answer, oldest first.
 

@@ -1,0 +1,87 @@
+"""How much more than before clients may hold unanswered while memory is short.
+
+A delivery keeps its message in memory until it is answered, whether the message is on disk or not: 300 bytes and the
+frames. Publishers wait in a memory alarm; a consumer without prefetch would take whole queues from the disk.
+
+1. A channel may always owe as many answers as it did when memory became short, and `ALWAYS`: a consumer that answers
+   drains its queues as before.
+2. Beyond that it needs room, `ALARM_BYTES` for all channels in one alarm. A connection gets at most as much as is left
+   for others, so something is left for each. `GRANT` deliveries are granted at a time. They are counted by the mean
+   size of the last ones.
+3. Without room a consumer waits for an answer to another delivery of its channel, for the end of a channel that has
+   had some room, or for the end of the alarm. Answers are always taken.
+4. Nothing is counted while memory is not short.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+if TYPE_CHECKING:
+    from warren.queues.delivery import DeliveryLedger
+    from warren.queues.turns import Turns
+
+ALWAYS: Final = 16
+GRANT: Final = 16
+ALARM_BYTES: Final = 1 << 26
+# Of a delivery, besides its message.
+DELIVERY_BYTES: Final = 80
+
+
+class OwedMemory:
+    """The room of one broker. `alarm_bytes`: all of it in one alarm."""
+
+    def __init__(self) -> None:
+        self.is_short: bool = False
+        self.alarm_bytes: i64 = ALARM_BYTES
+        self._left_bytes: i64 = 0
+        self._used: dict[Turns, int] = {}  # by connection
+        self._waiting: dict[DeliveryLedger, None] = {}
+
+    def begin(self) -> None:
+        """Memory has become short; `DeliveryLedger.hold_back` follows for each channel."""
+        self.is_short = True
+        self._left_bytes = self.alarm_bytes
+
+    def end(self) -> None:
+        """It is no longer short."""
+        self.is_short = False
+        self._used = {}
+        waiting = self._waiting
+        self._waiting = {}
+        for ledger in waiting:
+            ledger.owe_more()
+
+    def may_owe_more(self, ledger: DeliveryLedger) -> bool:
+        """Let a channel owe more answers than it may so far, if there is room."""
+        if not self.is_short:
+            ledger.unacked_max = ledger.unacked_limit
+            ledger.granted_bytes = 0  # of an earlier alarm
+            return True
+        size: i64 = GRANT * (DELIVERY_BYTES + ledger.mean_bytes(GRANT))
+        used: i64 = self._used.get(ledger.turns, 0) + size
+        if used > self._left_bytes - size:
+            self._waiting[ledger] = None
+            return False
+        self._used[ledger.turns] = int(used)
+        self._left_bytes -= size
+        ledger.granted_bytes += size
+        ledger.unacked_max = min(ledger.unacked_max + GRANT, ledger.unacked_limit)
+        return True
+
+    def left(self, ledger: DeliveryLedger) -> None:
+        """A channel ends."""
+        self._waiting.pop(ledger, None)
+        size: i64 = ledger.granted_bytes
+        if not self.is_short or size == 0:
+            return
+        ledger.granted_bytes = 0
+        self._left_bytes += size
+        self._used[ledger.turns] -= int(size)
+        waiting = self._waiting
+        self._waiting = {}
+        for each in waiting:
+            if self.may_owe_more(each):
+                each.make_room()
