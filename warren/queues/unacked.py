@@ -2,9 +2,10 @@
 
 The list is indexed by tag: acknowledgements come nearly always in order, so taking the oldest is one look.
 
-When old deliveries stay unanswered while later ones are settled, the few old ones move to ``_stragglers`` and the list
-starts again: one forgotten message must not pin a list of millions of empty places. A delivery that a transaction gives
-back becomes a straggler too. ``_straggler_tags`` is a heap of their tags; some of these may be settled by now.
+When old deliveries stay unanswered while later ones are settled, the few old ones move to ``_stragglers``, some with
+each answer: one forgotten message must not pin a list of millions of empty places. The same happens when very many tags
+went to consumers without acks. A delivery that a transaction gives back becomes a straggler too. ``_straggler_tags`` is
+a heap of their tags; some of these may be settled by now.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 COMPACT_MIN: Final = 256
 SPARSE_MIN: Final = 4096
+MOVED_AT_ONCE: Final = 512
 
 # Shared by channels without stragglers, as most are: never changed.
 _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
@@ -70,6 +72,12 @@ class UnackedDeliveries(Waiter):
             self._first_tag = delivery.tag
         else:
             gap: i64 = delivery.tag - self._first_tag - i64(len(entries))
+            if gap > SPARSE_MIN and self._live * 8 < gap:
+                self._move_oldest(len(entries))
+                entries.clear()
+                self._head = 0
+                self._first_tag = delivery.tag
+                gap = 0
             while gap > 0:
                 entries.append(None)
                 gap -= 1
@@ -215,7 +223,7 @@ class UnackedDeliveries(Waiter):
         if delivery.tag <= self.swept_tag:
             self.swept_tag = delivery.tag - 1
         index: i64 = delivery.tag - self._first_tag
-        if index < 0 or index >= len(self._entries):
+        if index < 0 or index >= len(self._entries) or (index < self._head and self._stragglers):
             self._straggle(delivery)
             return
         self._entries[index] = delivery
@@ -252,12 +260,21 @@ class UnackedDeliveries(Waiter):
             self._first_tag += self._head
             self._head = 0
         elif size - self._head > SPARSE_MIN and self._live * 8 < size - self._head:
-            for entry in entries:
-                if entry is not None:
-                    self._straggle(entry)
-            entries.clear()
-            self._head = 0
-            self._live = 0
+            self._move_oldest(MOVED_AT_ONCE)  # the rest with further answers
+
+    def _move_oldest(self, places: i64) -> None:
+        """Make stragglers of the deliveries in the first places of the list."""
+        entries = self._entries
+        end: i64 = self._head + places
+        if end > len(entries):
+            end = len(entries)
+        while self._head < end:
+            entry = entries[self._head]
+            if entry is not None:
+                entries[self._head] = None
+                self._live -= 1
+                self._straggle(entry)
+            self._head += 1
 
 
 def deliveries_of(queue: BaseQueue, entries: list[Delivery | None]) -> list[Delivery]:
