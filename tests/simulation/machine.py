@@ -420,13 +420,13 @@ class Machine:
 
     def hold_batch(self) -> None:
         """Keep the batch open over turns, as a long tx.commit does; it may be written in portions."""
-        self._holds = self._holds or self.log.hold()
+        self._holds = self._holds or self.log.hold_batch()
 
     def release_batch(self) -> None:
         """Let the batch be closed that is held."""
         if self._holds:
             self._holds = False
-            self.log.release()
+            self.log.release_batch()
 
     def confirm(self) -> None:
         """Promise that what has happened so far is durable once its batch is done, as confirms and tx.commit-ok do."""

@@ -795,7 +795,7 @@ MUTANTS: Final = (
         (
             JOURNAL,
             lines(
-                "    if not journal.log.hold():",
+                "    if not journal.log.hold_batch():",
                 "        self._waits = True",
                 "        return False",
                 "    self._holds = True",

@@ -310,7 +310,7 @@ class Commit(Job):
                 steps.left -= 1
                 return False
             if self._is_longer_than(steps.left) or self._has_to_wait():
-                if not log.hold():
+                if not log.hold_batch():
                     self._waits = True
                     return False
                 self._holds = True
@@ -356,7 +356,7 @@ class Commit(Job):
         if self._check is not None:
             self._check.end()
         if self._holds:
-            self._channel.shared.log.release()
+            self._channel.shared.log.release_batch()
             self._holds = False
 
     def failed(self) -> bool:

@@ -100,7 +100,7 @@ class WidePublish(Job):
         spread = self._spread
         log = self._publisher.log
         if not self._holds and spread.message.persistent:
-            if not log.hold():
+            if not log.hold_batch():
                 return False
             self._holds = True
         if not spread.run(steps):
@@ -112,7 +112,7 @@ class WidePublish(Job):
     def _release(self) -> None:
         if self._holds:
             self._holds = False
-            self._publisher.log.release()
+            self._publisher.log.release_batch()
 
     def failed(self) -> bool:
         self._release()
@@ -153,7 +153,7 @@ class OnceMore(Job):
         if publisher.is_claimed(message):
             return False
         if self._wants_hold and not self._holds:
-            if not log.hold():
+            if not log.hold_batch():
                 return False
             self._holds = True
         route = self._route
@@ -165,7 +165,7 @@ class OnceMore(Job):
             further = None
         if further is None:
             if self._holds:
-                log.release()
+                log.release_batch()
             return True
         self._further = further
         return further.run(steps)
@@ -174,5 +174,5 @@ class OnceMore(Job):
         if self._further is not None:
             self._further.failed()
         elif self._holds:
-            self._publisher.log.release()
+            self._publisher.log.release_batch()
         return False

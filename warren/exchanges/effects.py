@@ -24,7 +24,7 @@ class Effects:
         self.takers: list[Exchange] = []
 
     def publish(self, message: Message) -> i64:
-        """Apply all of them to `message`. Return the greatest outcome (``queues.outcome``)."""
+        """Apply all of them to `message`. Return the greatest outcome, for the publisher."""
         outcome: i64 = 0
         for exchange in self.exchanges:
             found: i64 = exchange.publish(message)

@@ -125,9 +125,10 @@ class Exchange(Destination):
         """Begin to work: the exchange is in the vhost `host` now."""
 
     def publish(self, message: Message) -> i64:
-        """Act on an accepted message that `match` has noted the exchange for (`Content.acts`).
+        """Act on a message that `match` has noted the exchange for (`Content.acts`), and that passed all checks.
 
-        The queues of the message get it afterwards. Return the outcome (``queues.outcome``).
+        The queues of the message get it afterwards, whatever this returns: the outcome for its publisher
+        (``queues.outcome``).
         """
         raise AssertionError("overridden")
 

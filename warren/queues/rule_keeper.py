@@ -11,6 +11,9 @@ that has a rule of its own (an expiration, a delay).
     leaving    dead-lettered when the queue has a dead letter exchange, else gone (``message_deaths``)
     unused     the queue itself expires (x-expires)
 
+Messages come by `publish`, delayed ones by `hold`, which does not look at the length limits. Held ones come a second
+time by `released`.
+
 The parts know the queue, and `MessageDeaths`, but not the keeper. The keeper has one timer for all of them. When that
 is due each part has its turn in a fixed order.
 """

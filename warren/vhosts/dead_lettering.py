@@ -239,7 +239,7 @@ class DeadLettering(Job):
             self._under_way = None
             if under_way.holds:
                 under_way.holds = False
-                self._vhost.log.release()
+                self._vhost.log.release_batch()
             waiting = under_way.waiting
             waiting.begun = under_way
         elif self._line:
@@ -264,7 +264,7 @@ class DeadLettering(Job):
         if under_way is not None:
             self._count(under_way.waiting.message, -1)
             if under_way.holds:
-                self._vhost.log.release()
+                self._vhost.log.release_batch()
 
     def _begin(self) -> None:
         if self._line and not self._placing and not self._begun:
@@ -318,7 +318,7 @@ class DeadLettering(Job):
             if cause.unplaced == 0:
                 cause.queue.ready.settle(cause.message, cause.place)
         if under_way.holds:
-            self._vhost.log.release()
+            self._vhost.log.release_batch()
         return True
 
     def _give_some(self, under_way: _UnderWay, steps: Steps) -> bool:
@@ -326,7 +326,7 @@ class DeadLettering(Job):
         letter = under_way.letter
         message = letter.message
         if under_way.wants_hold and not under_way.holds:
-            if not self._vhost.log.hold():
+            if not self._vhost.log.hold_batch():
                 return False
             under_way.holds = True
         letters = message.envelope.letters

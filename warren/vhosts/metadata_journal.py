@@ -167,7 +167,7 @@ class _Putting(Job):
     def run(self, steps: Steps) -> bool:
         journal = self._journal
         if not self._holds and self._left * CHANGE_STEPS > steps.left:
-            if not journal.log.hold():
+            if not journal.log.hold_batch():
                 self._waits = True
                 return False
             self._holds = True
@@ -178,7 +178,7 @@ class _Putting(Job):
             journal.put_next()
             self._left -= 1
         if self._holds:
-            journal.log.release()
+            journal.log.release_batch()
         journal.gathered_put()
         return True
 
@@ -186,5 +186,5 @@ class _Putting(Job):
         """Release the batch meanwhile: it ends with the changes that are in it."""
         if self._holds:
             self._holds = False
-            self._journal.log.release()
+            self._journal.log.release_batch()
         return True

@@ -89,7 +89,7 @@ def publish_released(vhost: VirtualHost, exchange: Exchange, message: Message, r
         routed.effects.publish(message)
     queues = routed.queues
     held = vhost.held.get(exchange.name)
-    if held is not None and len(queues) > QUEUES_AT_ONCE and (not message.persistent or vhost.log.hold()):
+    if held is not None and len(queues) > QUEUES_AT_ONCE and (not message.persistent or vhost.log.hold_batch()):
         held.is_spreading = True
         vhost.work.begin(_Spreading(held, vhost.log, message, queues))
         return
@@ -116,7 +116,7 @@ class _Spreading(Job):
         message = self._message
         log = self._log
         if message.persistent and not self._holds:
-            if not log.hold():
+            if not log.hold_batch():
                 return False
             self._holds = True
         besides: i64 = STORED_STEPS if message.persistent else 0
@@ -131,7 +131,7 @@ class _Spreading(Job):
         if not message.persistent:
             self._held.is_spreading = False
             return True
-        log.release()
+        log.release_batch()
         log.force()
         log.call_when_written(_Spread(self._held, log))  # the next message may have to hold a batch, too
         return True
@@ -139,7 +139,7 @@ class _Spreading(Job):
     def failed(self) -> bool:
         if self._holds:
             self._holds = False
-            self._log.release()
+            self._log.release_batch()
         return True
 
 

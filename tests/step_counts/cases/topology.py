@@ -154,7 +154,7 @@ def queue_delete_with_returned(meter: Meter, n: int) -> Act:
 def queue_purge_in_the_open_batch(meter: Meter, n: int) -> Act:
     client = meter.channel()
     client.declare("q", durable=True)
-    meter.broker.log.hold()
+    meter.broker.log.hold_batch()
     publishing(client, n, delivery_mode=2)
     return sending(client, 1, m.QueuePurge(0, "q", False))
 

@@ -84,12 +84,12 @@ def test_a_message_that_waits_for_its_batch_when_it_is_purged_is_never_written()
     client = publishing(harness, 10)
     harness.write()
     written = harness.store.written_bytes
-    harness.broker.log.hold()  # messages published now stay in the open batch
+    harness.broker.log.hold_batch()  # messages published now stay in the open batch
     publish(client, MANY)
     taken = owing(harness, 12)
     assert harness.queue("q").purge() == MANY - 2
     publish(client, 1)
-    harness.broker.log.release()
+    harness.broker.log.release_batch()
     harness.write()
     assert harness.store.written_bytes - written < 10 * COST_BYTES
     assert not taken.ended
@@ -151,10 +151,10 @@ def test_a_purge_of_what_came_back_does_not_wait_for_a_batch_that_others_have_he
     client = owing(harness, MANY)
     client.send(1, m.BasicRecover(True))
     log = harness.broker.log
-    assert log.hold()
+    assert log.hold_batch()
     assert harness.queue("q").purge() == MANY
     assert harness.queue("q").persistent() == (0, 0)
-    log.release()
+    log.release_batch()
     harness.write()
     assert harness.restart(clean=False).queue("q").ready_count == 0
 

@@ -1,4 +1,7 @@
-"""Handlers are given what they need, and a test builds a route with that and no more."""
+"""Handlers are given what they need, and a test builds a route with that and no more.
+
+The rights of a route are not checked here: `api.carry_out` does that.
+"""
 
 from __future__ import annotations
 

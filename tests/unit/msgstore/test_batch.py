@@ -77,25 +77,25 @@ def test_a_batch_that_is_held_is_closed_when_it_is_released_and_held_once() -> N
     index = log.index(1)
     for number in range(3):
         log.log.batch.add(index, timed_message(b"x"), number)
-    assert log.log.hold()
-    assert not log.log.hold(), "somebody has it"
+    assert log.log.hold_batch()
+    assert not log.log.hold_batch(), "somebody has it"
     log.log.force()
     log.log.close_if_due()
     assert (log.log.in_flight, log.log.batch.number) == (None, 1)
-    log.log.release()
-    assert not log.log.hold(), "somebody had it"
+    log.log.release_batch()
+    assert not log.log.hold_batch(), "somebody had it"
     log.log.close_if_due()
     assert log.log.batch.number == 2
-    assert log.log.hold(), "another batch"
+    assert log.log.hold_batch(), "another batch"
     log.log.batch.add(index, timed_message(b"y"), 3)
-    log.log.release()
+    log.log.release_batch()
     log.disk.run()
     log.log.close_if_due()
     assert log.log.batch.number == 2, "nobody waits for it"
-    assert not log.log.hold()
+    assert not log.log.hold_batch()
     log.log.close_if_due()
     assert log.log.batch.number == 3, "who wants to hold the next one does not have to wait for long"
-    log.log.release()
+    log.log.release_batch()
 
 
 def test_a_batch_is_closed_when_it_is_large_and_not_before() -> None:
@@ -170,7 +170,7 @@ class _Portions:
         self.messages: dict[int, Message] = {}
         self.put(0, 1, 2)
         self.store.rest()
-        assert self.log.hold()
+        assert self.log.hold_batch()
 
     def put(self, *numbers: int, index: QueueIndex | None = None) -> None:
         for number in numbers:
@@ -183,7 +183,7 @@ class _Portions:
 
     def end(self) -> None:
         """Close the batch, and check that a restart finds what there is: from all frames, and from a checkpoint."""
-        self.log.release()
+        self.log.release_batch()
         self.log.checkpoints.want()
         self.store.rest()
         self.log.check_invariants()

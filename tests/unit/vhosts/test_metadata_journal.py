@@ -159,7 +159,7 @@ def test_changes_keep_their_order_while_very_many_are_put() -> None:
 def test_very_many_wait_for_a_batch_that_somebody_else_has_held() -> None:
     log = JournalledLog()
     journal = log.journal
-    assert log.log.hold()
+    assert log.log.hold_batch()
     journal.hold()
     for number in range(1000):
         journal.append(queue(number))
@@ -168,7 +168,7 @@ def test_very_many_wait_for_a_batch_that_somebody_else_has_held() -> None:
         log.work.end_turn()
         log.log.close_if_due()
     assert journal.lane.next_number == 0
-    log.log.release()
+    log.log.release_batch()
     while log.work:
         log.work.end_turn()
         log.settle()

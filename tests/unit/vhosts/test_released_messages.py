@@ -40,7 +40,7 @@ class Wide:
             self.harness.vhost.held["x"].page_out()
             log.under_pressure = False
         if held:
-            assert self.harness.broker.log.hold()
+            assert self.harness.broker.log.hold_batch()
         self.harness.broker.keep_time(int(self.harness.broker.log.now_ms) + 2000)
 
     def counts(self) -> list[int]:
@@ -81,7 +81,7 @@ def test_they_wait_while_others_hold_the_batch(page_out: bool) -> None:
         wide.harness.store.run()
     assert sum(wide.counts()) == 0 and wide.harness.vhost.held["x"].count == len(BODIES)
     assert not wide.harness.broker.work.is_due()
-    log.release()
+    log.release_batch()
     most = seen = 0
     while seen < COUNT * len(BODIES):
         wide.harness.broker.end_turn()

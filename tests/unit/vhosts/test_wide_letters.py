@@ -94,13 +94,13 @@ def test_a_letter_that_waits_for_the_batch_asks_for_no_turns() -> None:
     dying = Dying(MANY, durable=True)
     dying.publish(b"one")
     log = dying.harness.broker.log
-    assert log.hold()
+    assert log.hold_batch()
     dying.reject()
     for _ in range(2):
         dying.harness.broker.end_turn()
     assert sum(dying.letters()) == 0 and dying.waiting() == 1
     assert not dying.harness.broker.work.is_due()
-    log.release()
+    log.release_batch()
     dying.harness.settle()
     assert set(dying.letters()) == {1} and dying.waiting() == 0
 

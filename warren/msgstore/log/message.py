@@ -121,9 +121,9 @@ class Message:
         self.persistent: bool = persistent
         self.republished: bool = False  # a client published it with an x-death, which is not ours
         self.awaits_batch: bool = False  # its confirm waits for the open batch, whether it has a row there or not
-        self.sole: bool = False  # only one queue or exchange has it
+        self.sole: bool = False  # it is known to be in one queue or exchange only; False: it may be in others
         self.row: i64 = -1  # its first row in the open batch of the log, if it has one
-        self.time_ms: i64 = 0
+        self.time_ms: i64 = 0  # see the docstring: the time of publishing, or the end of being held
         self.expiration_ms: i64 = -1
         self.due_ms: i64 = 0  # not to be delivered before, 0: at once
         self.attempts: i64 = 0  # how often it has come back, in queues that count that; stored is only whether it has

@@ -128,7 +128,7 @@ class MessageLog:
         self.is_replicated: bool = False  # other nodes copy it, and may lead with what is committed only
         self.void_below_lsn: i64 = 0  # droppable records below are from an earlier life
 
-        self.now_ms: i64 = 0  # wall time of this turn in ms since the epoch; set by the shell
+        self.now_ms: i64 = 0  # of this turn, in ms since the epoch; never goes back (``server.clock``)
 
         # Memory of messages that wait in queues, by our reckoning.
         self.resident_bytes: i64 = 0
@@ -253,8 +253,8 @@ class MessageLog:
             batch.wants_sync = True
         return int(batch.number)
 
-    def hold(self) -> bool:
-        """Keep the batch open until `release`. Return False if this batch is or was already held.
+    def hold_batch(self) -> bool:
+        """Keep the batch open until `release_batch`. Return False if this batch is or was already held.
 
         Everything put into it meanwhile is written in one frame. A batch is held once only: all confirms wait for its
         end. After a refusal it closes soon, and the caller waits for the next one.
@@ -273,7 +273,7 @@ class MessageLog:
             batch.is_forced = True
         return not batch.was_held
 
-    def release(self) -> None:
+    def release_batch(self) -> None:
         """Release the batch that was held: it may be closed."""
         self.batch.is_held = False
 

@@ -149,7 +149,7 @@ class Reclamation:
         if len(self._unsettled) > 1:
             return
         self._settle_some(AT_ONCE_STEPS)
-        if self._unsettled and not self._log.hold():
+        if self._unsettled and not self._log.hold_batch():
             self._settle_some(_ALL_STEPS)
 
     def add_page(self, page: IndexPage) -> None:
@@ -180,7 +180,7 @@ class Reclamation:
         if self._unsettled:
             steps = self._settle_some(steps)
             if not self._unsettled:
-                self._log.release()
+                self._log.release_batch()
         pages = self._pages
         while steps > 0 and pages:
             page = pages.pop()
