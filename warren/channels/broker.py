@@ -337,6 +337,7 @@ class Broker:
         self._shortages.tick(now_s)
         self.audit_trail.tick()
         self.access.routes.tick()
+        self.shared.owed.tick()
         self.rounds.tick(now_s, self.connections)
 
     def restore_lane(self, index: QueueIndex, clean: bool) -> bool:

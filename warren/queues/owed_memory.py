@@ -9,12 +9,15 @@ frames. Publishers wait in a memory alarm; a consumer without prefetch would tak
    for others, so something is left for each. `GRANT` deliveries are granted at a time. They are counted by the mean
    size of the last ones.
 3. Without room a consumer waits for an answer to another delivery of its channel, for the end of a channel that has
-   had some room, or for the end of the alarm. Answers are always taken.
+   had some room, for the end of the alarm, or for `tick`. That grants `TICK_BYTES` to those who wait, in turn: a client
+   that answers whole batches only, and has received a part of one, would wait for ever, and the alarm for its answers.
+   Answers are always taken.
 4. Nothing is counted while memory is not short.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 ALWAYS: Final = 16
 GRANT: Final = 16
 ALARM_BYTES: Final = 1 << 26
+TICK_BYTES: Final = 1 << 20
+# How many waiting channels are looked at when there is room, whatever they need.
+LOOKED_AT: Final = 64
 # Of a delivery, besides its message.
 DELIVERY_BYTES: Final = 80
 
@@ -36,6 +42,7 @@ class OwedMemory:
     def __init__(self) -> None:
         self.is_short: bool = False
         self.alarm_bytes: i64 = ALARM_BYTES
+        self.tick_bytes: i64 = TICK_BYTES
         self._left_bytes: i64 = 0
         self._used: dict[Turns, int] = {}  # by connection
         self._waiting: dict[DeliveryLedger, None] = {}
@@ -60,16 +67,31 @@ class OwedMemory:
             ledger.unacked_max = ledger.unacked_limit
             ledger.granted_bytes = 0  # of an earlier alarm
             return True
-        size: i64 = GRANT * (DELIVERY_BYTES + ledger.mean_bytes(GRANT))
+        size: i64 = _grant_bytes(ledger)
         used: i64 = self._used.get(ledger.turns, 0) + size
         if used > self._left_bytes - size:
             self._waiting[ledger] = None
             return False
-        self._used[ledger.turns] = int(used)
+        self._grant(ledger, size)
+        return True
+
+    def _grant(self, ledger: DeliveryLedger, size: i64) -> None:
+        self._used[ledger.turns] = self._used.get(ledger.turns, 0) + int(size)
         self._left_bytes -= size
         ledger.granted_bytes += size
         ledger.unacked_max = min(ledger.unacked_max + GRANT, ledger.unacked_limit)
-        return True
+
+    def tick(self) -> None:
+        """Let some of the channels that wait owe more. About twice a second."""
+        left: i64 = self.tick_bytes
+        for ledger in list(islice(self._waiting, LOOKED_AT)):
+            if left <= 0:
+                return
+            del self._waiting[ledger]
+            size: i64 = _grant_bytes(ledger)
+            left -= size
+            self._grant(ledger, size)
+            ledger.make_room()
 
     def left(self, ledger: DeliveryLedger) -> None:
         """A channel ends."""
@@ -80,8 +102,11 @@ class OwedMemory:
         ledger.granted_bytes = 0
         self._left_bytes += size
         self._used[ledger.turns] -= int(size)
-        waiting = self._waiting
-        self._waiting = {}
-        for each in waiting:
+        for each in list(islice(self._waiting, LOOKED_AT)):
+            del self._waiting[each]
             if self.may_owe_more(each):
                 each.make_room()
+
+
+def _grant_bytes(ledger: DeliveryLedger) -> i64:
+    return GRANT * (DELIVERY_BYTES + ledger.mean_bytes(GRANT))

@@ -107,6 +107,42 @@ def test_the_room_of_a_channel_that_ends_is_for_those_that_wait() -> None:
     assert harness.queue("q").ready_count == 1500
 
 
+def test_a_client_that_answers_whole_batches_only_gets_them_in_the_end() -> None:
+    """It would wait for ever otherwise, and the alarm for its answers. (3)"""
+    harness = filled(1000, 0)
+    harness.broker.shared.owed.tick_bytes = 20 * message_bytes(harness)
+    client = harness.channel()
+    harness.broker.set_alarm("memory", True)
+    client.send(1, m.BasicQos(0, 500, False))
+    client.consume("q")
+    harness.check()
+    assert owed(client) == ALWAYS
+    for _ in range(2):
+        before = owed(client)
+        while owed(client) < 500:
+            harness.pass_time(0.5)
+            harness.check()
+            assert before < owed(client) <= before + 20 + GRANT, "a bounded number for each tick"
+            before = owed(client)
+        client.send(1, m.BasicAck(0, True))
+    harness.check()
+    assert harness.queue("q").message_count == 0
+
+
+def test_ticks_serve_the_waiting_channels_in_turn() -> None:
+    """(3)"""
+    harness = filled(1500, 0)
+    harness.broker.shared.owed.tick_bytes = 1
+    clients = [harness.channel() for _ in range(5)]
+    harness.broker.set_alarm("memory", True)
+    for client in clients:
+        client.consume("q")
+    for _ in range(10):
+        harness.pass_time(0.5)
+    harness.check()
+    assert [owed(client) for client in clients] == [ALWAYS + 2 * GRANT] * 5
+
+
 def test_a_limit_of_a_channel_also_holds_while_memory_is_short() -> None:
     harness = filled(100, 1 << 30, unacked_per_channel_max=20)
     client = harness.channel()
