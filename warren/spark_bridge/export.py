@@ -13,15 +13,16 @@
    themselves.
 3. Messages that retention has removed, or that cannot be read, end the export with `DataLoss`. With `skip_lost` they
    are counted instead.
-4. One export at a time writes into a directory; to an object store one of this machine.
+4. One export at a time writes into a directory, or with a checkpoint. To an object store that is so on this machine
+   only: an export on another one takes over, after which this one ends, and nothing that it still writes is read.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -43,7 +44,7 @@ from warren.spark_bridge.columns import Context, to_record_batches
 from warren.spark_bridge.control import BrokerClient, Description, DrainSession
 from warren.spark_bridge.export_targets import DeltaTarget, FileTarget, Target
 from warren.spark_bridge.lives import Lives, Remembered, id_at
-from warren.spark_bridge.manifest import Manifest
+from warren.spark_bridge.manifest import FileEntry, Manifest
 from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position
 from warren.spark_bridge.places import Directory, Place, note_at, place_of
 from warren.spark_bridge.schema import COLUMN_NAMES, FROM_PROPERTIES, TYPED, arrow_schema
@@ -162,6 +163,7 @@ class Export:
         self._reading = self._reading_schema()
         self.place = self._checked_place()
         self._note = manifest.note_in(self.place) if options.checkpoint is None else note_at(options.checkpoint)
+        self._before = self._note  # which this run continues
         self.rows_before = 0  # that earlier runs wrote
         self._is_noted = False  # whether there is a manifest
         self._state: Manifest | None = None
@@ -194,7 +196,7 @@ class Export:
 
     def plan(self) -> Planned:
         """Return the plan of `run`; nothing is written, frozen or claimed."""
-        state = manifest.maybe_load(self._note)
+        state = self._maybe_loaded()
         found = self._client.describe(self._options.queue)
         mode = self._mode(found)
         if state is not None:
@@ -217,16 +219,21 @@ class Export:
             BrokerError: as the broker says. OSError: the files cannot be written.
         """
         self.place.begin()
-        with self.place.only_one():
+        with self.place.only_one(), self._only_with_checkpoint():
             found = self._client.describe(self._options.queue)
             mode = self._mode(found)
             state = self._begun(mode)
-            session = None
+            session, mark = None, 0
             if mode == DRAIN:
                 session = self._opened(state)
                 consumer, state = state.source["consumer"], self._begun(mode)  # nobody acknowledges by another one now
                 if state.source["consumer"] != consumer:
                     raise UsageError(f"another export is writing into {self.place}")
+                # If this is refused, the manifest may be of a later session.
+                mark = self._client.mark(self._options.queue, str(consumer), session.epoch)
+            self._before = self._note
+            self._note = manifest.note_of_run(self._before, 0 if session is None else session.epoch)
+            self._is_noted = self._is_noted and self._note == self._before
             self._target = self._made_target(state)
             self._target.clean(state)
             self._state, self._after = state, state.copied()
@@ -237,17 +244,50 @@ class Export:
                 elif session is None:
                     self._snapshot()
                 else:
-                    self._drain(session)
+                    self._drain(session, mark)
             except BaseException:
                 self._target.abandon()
                 raise
             self._target.verify(state)
             self._check_counts(state)
             state.state = manifest.COMPLETE
-            state.save(self._note)
+            self._save(state)
             if mode == SNAPSHOT:
                 self._client.delete_snapshot(self._options.queue, str(state.source["snapshot"]))
             return state
+
+    def _only_with_checkpoint(self) -> AbstractContextManager[None]:
+        """Return a context in which no other process on this machine has the checkpoint that was named."""
+        if self._options.checkpoint is None:
+            return nullcontext()
+        return self._note.only_one(f"another export is using {self._note}")
+
+    def _maybe_loaded(self) -> Manifest | None:
+        """Return the manifest as it is now; None: there is none."""
+        if self._options.checkpoint is not None:
+            return manifest.maybe_load(self._note)
+        self._note, state = manifest.load_in(self.place)
+        return state
+
+    def _save(self, state: Manifest, new: Iterable[FileEntry] = ()) -> None:
+        """Write the manifest; `new`: files that it is the first to name.
+
+        Raises:
+            UsageError: that of another run counts now; no manifest names these files, and they are deleted.
+        """
+        if manifest.is_overtaken(self._note):
+            for entry in new:
+                with suppress(OSError):
+                    self.place.delete(entry.path)
+            raise UsageError(f"another export is writing into {self.place}")
+        state.save(self._note)
+
+    def _take_note(self) -> None:
+        """Write the manifest, if this run has none: by it files are recognized, and from now on no other one counts."""
+        if not self._is_noted:
+            self._save(self._now()[0])
+            self._is_noted = True
+            manifest.drop_earlier(self._note, self._before)
 
     def _check_counts(self, state: Manifest) -> None:
         if state.read + state.missing != state.covered or state.rows + state.filtered != state.read:
@@ -313,7 +353,7 @@ class Export:
 
     def _begun(self, mode: str) -> Manifest:
         """Return the existing manifest, or a new one."""
-        state = manifest.maybe_load(self._note)
+        state = self._maybe_loaded()
         self._is_noted = state is not None
         if state is not None:
             self._check_same(state, mode)
@@ -374,12 +414,15 @@ class Export:
     def _drop_left(self, are_read_again: bool) -> None:
         """Delete the files that the manifest does not name, if this run reads their messages again."""
         assert self._target is not None
-        if self._target.left and not are_read_again:
+        if not self._target.left:
+            return
+        if not are_read_again:
             raise UsageError(
                 f"{self.place} has files of this export that {self._note} does not name, such as "
                 f"{self._target.left[0]}: it is an older copy. Put the newer one back, or move these files elsewhere: "
                 "their messages may be nowhere else"
             )
+        self._take_note()  # a run on another machine may be about to name them in an earlier one
         self._target.drop_left()
 
     def _streams(self, found: Description, positions: dict[str, Position]) -> list[_Source]:
@@ -438,7 +481,8 @@ class Export:
             for each in (state, after):
                 each.source["snapshot"] = made.snapshot
                 each.positions[name] = Position(made.id, 0, base=0)
-            state.save(self._note)
+            self._take_note()
+            self._save(state)
         else:
             try:
                 made = self._client.snapshot(name, str(state.source["snapshot"]))
@@ -468,7 +512,7 @@ class Export:
         except Diverged as error:
             raise Diverged(f"{error}. Use another directory; with --skip-lost the export goes on in this one") from None
 
-    def _drain(self, session: DrainSession) -> None:
+    def _drain(self, session: DrainSession, mark: int) -> None:
         state, after = self._now()
         name, consumer, client = self._options.queue, str(state.source["consumer"]), self._client
         position = after.positions.get(name)
@@ -494,11 +538,10 @@ class Export:
         if session.life is not None:
             state.session = after.session = (session.epoch, session.life)
         state.positions[name] = after.positions[name] = position
-        state.save(self._note)  # by which its claims are found again
-        self._is_noted = True
+        self._take_note()
+        self._save(state)  # by which its claims are found again
         found = client.describe(name)
         self._watcher.planned(found.messages + max(0, session.end - position.next), found.bytes)
-        mark = client.mark(name, consumer, session.epoch)
         while True:
             claim = client.claim(
                 name,
@@ -599,13 +642,12 @@ class Export:
         assert self._target is not None
         if after.positions == state.positions and after.read == state.read and self._is_noted:
             return
-        if not self._is_noted:
-            state.save(self._note)  # so that files of this export can be recognized
+        self._take_note()
         after.commits = state.commits + 1
-        after.files += self._target.commit(after)
+        new = self._target.commit(after)
+        after.files += new
         state.__dict__.update(after.copied().__dict__)
-        state.save(self._note)
-        self._is_noted = True
+        self._save(state, new)
         self._watcher.committed(state)
 
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from typing import Any, Final, Protocol
@@ -127,6 +128,8 @@ class FileTarget:
         if not names:
             raise UsageError("columns: besides the one that files are divided by there must be another")
         self._id = state.id
+        # Runs on other machines, which may have been overtaken, do not write files of the same names.
+        self._run = f"{secrets.token_hex(4)}-" if place.is_shared else ""
         self._open: dict[str | None, _Open] = {}
         self._made: list[FileEntry] = []  # complete, and not committed
         self._next = len(state.files)
@@ -160,7 +163,7 @@ class FileTarget:
             held.end[name] = end
 
     def _begun(self, value: str | None) -> _Open:
-        name = f"part-{self._next:05}-{self._id}{ending(self._form, self._compression)}"
+        name = f"part-{self._next:05}-{self._run}{self._id}{ending(self._form, self._compression)}"
         self._next += 1
         partition: dict[str, str | None] = {}
         path = name

@@ -143,7 +143,7 @@ class Import:
         }
         name = sha256(json.dumps(self._target, sort_keys=True).encode()).hexdigest()[:12]
         self._note = self._noted(name) if options.checkpoint is None else note_at(options.checkpoint)
-        self._export = manifest.maybe_load(manifest.note_in(self.place))
+        self._export = manifest.load_in(self.place)[1]
         form = None if self._export is None else self._export.settings["format"]
         self._delta = self._maybe_table(form)
         self._wanted = frozenset(MESSAGE_COLUMNS) - set(options.without) - self._not_needed()

@@ -15,6 +15,12 @@
 1. The manifest is replaced as a whole, and is on disk before anything relies on it. All files that it names exist.
    Other files of this export were left by a run that was killed, and the next run deletes them.
 2. read + missing = covered, and rows + filtered = read. Lost are offsets that were gone before they could be read.
+3. Where other machines may write, each run has a manifest of its own, and the last by name counts:
+
+    _manifest/export-NUMBER-EPOCH-RUN.json
+
+   The number is one more than that of the manifest which the run continues, the epoch is of its session, 0 without one.
+   A run that was overtaken may still write its own, which nobody reads: it can no longer acknowledge anything.
 """
 
 from __future__ import annotations
@@ -22,16 +28,19 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position, document, positions_of
-from warren.spark_bridge.places import Note, Place
+from warren.spark_bridge.places import OWN, Note, Place
 
 NAME: Final = "_manifest/export.json"
 # The former name, from when it lay beside the data: an export that has it there continues to use it.
 OLD_NAME: Final = "_MANIFEST.json"
+_OF_A_RUN: Final = f"{OWN}export-"
+_LOOKS: Final = 10
 VERSION: Final = 1
 RUNNING: Final = "running"
 COMPLETE: Final = "complete"
@@ -126,8 +135,52 @@ class Manifest:
 
 def note_in(place: Place) -> Note:
     """Return the note with the manifest of a place, whether it is there or not."""
+    if of_runs := _of_runs(place):
+        return Note(place, of_runs[-1])
     note, old = Note(place, NAME), Note(place, OLD_NAME)
     return old if note.maybe_content() is None and old.maybe_content() is not None else note
+
+
+def _of_runs(place: Place) -> list[str]:
+    return [name for name in place.own_names() if name.startswith(_OF_A_RUN)] if place.is_shared else []
+
+
+def load_in(place: Place) -> tuple[Note, Manifest | None]:
+    """Return the note with the manifest of a place, and the manifest; None: it does not exist.
+
+    Raises:
+        UsageError: the note is not a manifest that this version can read.
+    """
+    for _ in range(_LOOKS):
+        note = note_in(place)
+        found = maybe_load(note)
+        if found is not None or not note.name.startswith(_OF_A_RUN):
+            return note, found
+        # A later run has just replaced it.
+    raise UsageError(f"{note} is listed, and is not there")
+
+
+def note_of_run(before: Note, epoch: int) -> Note:
+    """Return the note for a run that continues what is in `before`; `epoch`: of its session, 0 without one."""
+    if not before.place.is_shared:
+        return before
+    is_of_run = before.name.startswith(_OF_A_RUN)
+    number = int(before.name.removeprefix(_OF_A_RUN).partition("-")[0]) + 1 if is_of_run else 1
+    return before._replace(name=f"{_OF_A_RUN}{number:08}-{epoch:020}-{secrets.token_hex(4)}.json")
+
+
+def is_overtaken(note: Note) -> bool:
+    """Tell whether the manifest of another run counts, instead of that in `note`."""
+    return any(name > note.name for name in _of_runs(note.place))
+
+
+def drop_earlier(note: Note, before: Note) -> None:
+    """Delete the manifests of earlier runs, as far as that goes: that in `note` continues the one in `before`."""
+    if note != before:
+        for name in {before.name, *_of_runs(note.place)}:
+            if name < note.name or not name.startswith(_OF_A_RUN):
+                with suppress(OSError):
+                    note.place.delete(name)
 
 
 def maybe_load(note: Note) -> Manifest | None:

@@ -58,7 +58,7 @@ class Note(NamedTuple):
 
     def only_one(self, refusal: str) -> AbstractContextManager[None]:
         """Return a context that one process on this machine can be in at a time; others get `refusal`."""
-        return _locked_by_name("import", (*self.place.identity, self.name), refusal)
+        return _locked_by_name("note", (*self.place.identity, self.name), refusal)
 
 
 def note_at(path: Path) -> Note:
@@ -76,6 +76,10 @@ class Place(Protocol):
     @property
     def identity(self) -> tuple[str, ...]:
         """The same for the same place, however it is written; the first element can be shown to people."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other machines may write here, too: `only_one` does not keep them out."""
 
     @property
     def is_empty(self) -> bool:
@@ -107,6 +111,9 @@ class Place(Protocol):
 
     def names(self) -> Iterator[str]:
         """Yield the names of all files, in their order, without those that are this package's own."""
+
+    def own_names(self) -> list[str]:
+        """Return the names of the files below `OWN`, in their order."""
 
     def delete(self, name: str) -> None:
         """Delete a file."""
@@ -141,6 +148,8 @@ def place_of(where: Path | str) -> Place:
 
 class Directory:
     """A directory on this machine."""
+
+    is_shared: Final = False
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -201,6 +210,9 @@ class Directory:
             name = path.relative_to(self.path).as_posix()
             if path.is_file() and not is_hidden(name):
                 yield name
+
+    def own_names(self) -> list[str]:
+        return sorted(f"{OWN}{path.name}" for path in (self.path / OWN).glob("*"))
 
     def delete(self, name: str) -> None:
         (self.path / name).unlink()
@@ -283,6 +295,8 @@ def _locked(directory: Path, refusal: str) -> Iterator[None]:
 
 class ObjectPrefix:
     """A prefix of an object store, by pyarrow's file system for it."""
+
+    is_shared: Final = True
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -396,13 +410,19 @@ class ObjectPrefix:
         return int(found.size) if found.is_file else None
 
     def names(self) -> Iterator[str]:
+        return (name for name in self._below(self._opened()[1]) if not is_hidden(name))
+
+    def own_names(self) -> list[str]:
+        return self._below(self._path(OWN.rstrip("/")))
+
+    def _below(self, directory: str) -> list[str]:
+        """Return the names of the files below a directory of the file system, in their order."""
         from pyarrow import fs
 
         root = self._opened()[1]
         with _errors(self, ""):
-            every = self._fs.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
-        names = sorted(each.path.removeprefix(f"{root}/") for each in every if each.is_file)
-        return (name for name in names if not is_hidden(name))
+            every = self._fs.get_file_info(fs.FileSelector(directory, allow_not_found=True, recursive=True))
+        return sorted(each.path.removeprefix(f"{root}/") for each in every if each.is_file)
 
     def delete(self, name: str) -> None:
         with _errors(self, name):

@@ -55,7 +55,8 @@ class Bucket:
 
     def numbers(self, prefix: str = "lake/events/") -> list[int]:
         """Return the bodies in the files that the manifest names, and check that other files do not exist."""
-        document = json.loads(self.content(f"{prefix}_manifest/export.json"))
+        latest = max(name for name in self.files() if name.startswith(f"{prefix}_manifest/export-"))
+        document = json.loads(self.content(latest))
         names = [prefix + each["path"] for each in document["files"]]
         assert {name for name in self.files() if "part-" in name} == set(names)
         found: list[int] = []

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from unit.spark_bridge.chunks import Sent, chunk_of
-from warren.spark_bridge.bridge_errors import AnotherQueue, Diverged, Fenced, Gone, NotFound
+from warren.spark_bridge.bridge_errors import AnotherQueue, Diverged, Fenced, Gone, NoDrain, NotFound
 from warren.spark_bridge.columns import Chunk, read_chunks
 from warren.spark_bridge.control import (
     BrokerClient,
@@ -238,7 +238,9 @@ class MemoryBroker(BrokerClient):
         )
 
     def _claims(self, queue: str, name: str, epoch: int) -> MemoryQueue:
-        drain = self.sessions[f"amq.drain/{queue}/{name}"]
+        drain = self.sessions.get(f"amq.drain/{queue}/{name}")
+        if drain is None:
+            raise NoDrain(f"nobody has opened drain {name!r}", 404, "no_drain")
         if drain.epoch != epoch:
             raise Fenced("somebody else has opened it", 409, "fenced")
         return drain.claims

@@ -1,0 +1,153 @@
+"""Exports into one prefix of an object store from several machines: manifest.py (3).
+
+The store is a directory, and nothing keeps a second export out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+from warren.spark_bridge import manifest
+from warren.spark_bridge.bridge_errors import BridgeError, NoDrain, UsageError
+from warren.spark_bridge.export import Export, ExportOptions
+from warren.spark_bridge.places import ObjectPrefix, place_of
+
+from .export_broker import ExportBroker, Watched
+
+URL = "s3://lake/orders"
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "bucket" / "_manifest").mkdir(parents=True)
+    monkeypatch.setattr(ObjectPrefix, "_open", lambda place: (fs.LocalFileSystem(), str(tmp_path / "bucket")))
+    monkeypatch.setattr(ObjectPrefix, "only_one", lambda place: nullcontext())
+    return tmp_path / "bucket"
+
+
+def export(broker: ExportBroker, **options: Any) -> Export:
+    return Export(broker, ExportOptions("orders", URL, columns=("offset", "body"), **options), Watched())
+
+
+def numbers(bucket: Path) -> list[int]:
+    """Return the bodies in the files of the manifest that counts, and check that other files do not exist."""
+    _, state = manifest.load_in(place_of(URL))
+    assert state is not None
+    assert sorted(entry.path for entry in state.files) == [each for each in names(bucket) if "part-" in each]
+    found: list[int] = []
+    for entry in state.files:
+        assert (bucket / entry.path).stat().st_size == entry.bytes
+        found += [int(body) for body in pq.read_table(bucket / entry.path).column("body").to_pylist()]
+    return found
+
+
+def names(bucket: Path) -> list[str]:
+    return sorted(path.relative_to(bucket).as_posix() for path in bucket.rglob("*") if path.is_file())
+
+
+def pause(work: Export, name: str, at: int, meanwhile: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
+    """Have something happen before the call number `at` that `work` makes of its place."""
+    call, count = getattr(work.place, name), itertools.count(1)
+
+    def paused(*arguments: Any) -> Any:
+        if next(count) == at:
+            meanwhile()
+        return call(*arguments)
+
+    patch.setattr(work.place, name, paused)
+
+
+@pytest.mark.parametrize(("name", "at"), [("put", 1), ("replace", 1), ("replace", 2), ("replace", 3), ("put", 2)])
+def test_what_an_export_has_acknowledged_is_named_whatever_an_earlier_one_still_writes(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, name: str, at: int
+) -> None:
+    broker = ExportBroker()
+    queue = broker.queue("orders", 6)
+    first = export(broker, mode="drain", max_file_bytes=1)
+
+    def another() -> None:
+        queue.add(5)
+        export(broker, mode="drain").run()
+
+    pause(first, name, at, another, monkeypatch)
+    with pytest.raises((UsageError, NoDrain)):
+        first.run()
+    assert sorted(numbers(bucket)) == list(range(11)) and not queue.messages
+    queue.add(2)
+    assert export(broker, mode="drain").run().rows == 13
+    assert sorted(numbers(bucket)) == list(range(13))
+    assert len([each for each in names(bucket) if each.startswith("_manifest/")]) == 1
+
+
+def test_an_export_of_a_stream_that_another_one_has_overtaken_ends(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = ExportBroker()
+    broker.stream("orders", 9)
+    export(broker, end="3").run()
+    first = export(broker)
+    pause(first, "put", 1, lambda: export(broker).run(), monkeypatch)
+    with pytest.raises(UsageError, match="another export"):
+        first.run()
+    assert numbers(bucket) == list(range(9))
+    assert len(names(bucket)) == 3
+
+
+def test_a_manifest_of_an_earlier_version_is_continued_and_replaced(bucket: Path) -> None:
+    broker = ExportBroker()
+    stream = broker.stream("orders", 4)
+    export(broker).run()
+    (own,) = (bucket / "_manifest").iterdir()
+    own.rename(bucket / manifest.NAME)
+    stream.add(2)
+    export(broker).run()
+    assert numbers(bucket) == list(range(6))
+    (own,) = (bucket / "_manifest").iterdir()
+    assert own.name.startswith("export-00000001-")
+    export(broker).run()
+    (own,) = (bucket / "_manifest").iterdir()
+    assert own.name.startswith("export-00000002-")
+
+
+def test_a_checkpoint_is_of_one_export_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = ExportBroker()
+    broker.stream("orders", 3)
+    checkpoint = tmp_path / "checkpoint.json"
+    first, second = (
+        Export(broker, ExportOptions("orders", tmp_path / name, checkpoint=checkpoint), Watched()) for name in "ab"
+    )
+    pause(first, "put", 1, second.run, monkeypatch)
+    with pytest.raises(UsageError, match="another export is using"):
+        first.run()
+    assert second.run().rows == 3
+
+
+def test_a_manifest_that_is_replaced_while_it_is_read_is_looked_for_again(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = ExportBroker()
+    broker.stream("orders", 3)
+    export(broker).run()
+    place = place_of(URL)
+    content = place.maybe_content
+    later = [export(broker)]
+
+    def read(name: str) -> bytes | None:
+        if later:
+            later.pop().run()
+        return content(name)
+
+    monkeypatch.setattr(place, "maybe_content", read)
+    _, state = manifest.load_in(place)
+    assert state is not None and state.rows == 3
+    monkeypatch.setattr(place, "maybe_content", lambda name: None)
+    with pytest.raises(BridgeError, match="is listed"):
+        manifest.load_in(place)
