@@ -123,8 +123,10 @@ def test_bodies_and_properties_of_every_type_come_back(connection: BlockingConne
 
 def test_outcomes_and_errors_reach_the_client(connection: BlockingConnection, channel: Any) -> None:
     with pytest.raises(SendException) as refused:
-        connection.create_sender("/queues/nobody-has-this").send(Message(body="x"))
+        connection.create_sender("/exchanges/amq.direct/nobody-has-this").send(Message(body="x"))
     assert refused.value.state == Delivery.RELEASED
+    with pytest.raises(LinkDetached, match="amqp:not-found"):
+        connection.create_sender("/queues/nobody-has-this")
     with pytest.raises(LinkDetached, match="amqp:not-found"):
         connection.create_receiver("/queues/nobody-has-this")
     with pytest.raises(LinkDetached, match="amqp:not-found"):

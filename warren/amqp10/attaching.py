@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
-from warren.amqp.errors import ChannelException
+from warren.amqp.errors import NOT_FOUND, ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.amqp.numbers import number_text
 from warren.amqp10.addresses import MANAGEMENT, queue_address, source_of, target_of
@@ -142,6 +142,8 @@ def _attach_sender(session: Amqp10Session, name: str, handle: int, fields: Argum
         link.exchange, link.routing_key = target_of(address)
         if link.exchange == "":
             session.authorize(WRITE, "exchange", "amq.default")
+            if link.lacks_queue(session.vhost):
+                raise ChannelException(NOT_FOUND, f"no queue '{link.routing_key}' in vhost '{session.vhost.name}'")
         else:
             session.authorize(WRITE, "exchange", link.exchange)
             session.vhost.exchange(link.exchange)

@@ -6,13 +6,16 @@ Both stay known by their handle after they have failed until the peer has detach
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from warren.channels.partial_input import Pieces
 from warren.channels.prepared_publish import PreparedPublish
 from warren.queues.consumer import Consumer
+
+if TYPE_CHECKING:
+    from warren.vhosts.virtual_host import VirtualHost
 
 # The number of deliveries that a sender may have on its way, and how many have to be free before it is told.
 LINK_CREDIT: Final = 2048
@@ -48,6 +51,11 @@ class ReceivingLink(Link):
         self.pieces = Pieces()
         self.delivery_id: i64 = 0
         self.is_settled: bool = False
+
+    def lacks_queue(self, vhost: VirtualHost) -> bool:
+        """Tell whether its target is a queue, and that queue does not exist."""
+        queue = self.routing_key
+        return self.exchange == "" and queue != "" and queue not in vhost.queues and queue not in vhost.reply_queues
 
     def is_cut(self) -> bool:
         """Tell whether the rest of a delivery is still to be received."""

@@ -122,8 +122,11 @@ class Amqp10Session(Session):
             return
         run = outcomes.take_back(outcomes.published + 1)
         if run is not None:
+            link = run.link
             self.write_state(run.delivery_id, described(RELEASED, []))
-            self.top_up(run.link)
+            if link.lacks_queue(self.vhost) and not link.is_gone:
+                self.fail_link(link, LinkError(DELETED, f"the queue '{link.routing_key}' is gone"))
+            self.top_up(link)
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
         text = f"the queue '{consumer.queue.name}' is gone, or the right to read it"

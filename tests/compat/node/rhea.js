@@ -20,7 +20,7 @@ const connection = container.connect({
 connection.on('connection_open', () => {
   told.product = connection.properties.product;
   const sender = connection.open_sender(`/queues/${queue}`);
-  const nowhere = connection.open_sender('/queues/nobody-has-this');
+  const nowhere = connection.open_sender('/exchanges/amq.direct/nobody-has-this');
   let sent = 0;
   sender.on('sendable', () => {
     while (sender.sendable() && sent < COUNT) {

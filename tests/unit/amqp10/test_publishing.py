@@ -83,11 +83,31 @@ def test_delivery_ids_wrap(harness: Harness) -> None:
 
 def test_what_goes_to_no_queue_is_released(harness: Harness) -> None:
     client = amqp10_client(harness)
-    client.sender(0, "/queues/nobody")
+    client.sender(0, "/exchanges/amq.direct/nobody")
     client.sender(1, "/queues/q")
     sent = [client.transfer_frame(handle, message(b"x")) for handle in (1, 0, 1)]
     found = sorted(outcomes(client.feed(b"".join(sent))))
     assert found == [(0, 0, ACCEPTED), (1, 1, RELEASED), (2, 2, ACCEPTED)]
+
+
+def test_a_link_whose_queue_was_deleted_is_detached_when_it_sends_again(harness: Harness) -> None:
+    client = amqp10_client(harness)
+    client.sender(0, "/queues/q")
+    assert outcomes(client.transfer(0, message(b"x"))) == [(0, 0, ACCEPTED)]
+    harness.broker.delete_queue(harness.vhost, harness.queue("q"))
+    sent = b"".join(client.transfer_frame(0, message(b"x")) for _ in range(2))
+    released, detach = client.feed(sent)
+    assert outcomes([released]) == [(1, 1, RELEASED)] and error_of(detach) == "amqp:resource-deleted"
+    assert client.send(0x16, [UInt(0), True]) == []
+    assert refused(client, 0, "/queues/q") == "amqp:not-found"
+
+
+def test_a_link_whose_queue_was_declared_again_sends_to_the_new_one(harness: Harness) -> None:
+    client = amqp10_client(harness)
+    client.sender(0, "/queues/q")
+    harness.broker.delete_queue(harness.vhost, harness.queue("q"))
+    harness.channel().declare("q")
+    assert outcomes(client.transfer(0, message(b"x"))) == [(0, 0, ACCEPTED)]
 
 
 def test_what_a_full_queue_refuses_is_rejected_with_the_reason(harness: Harness) -> None:
@@ -108,7 +128,7 @@ def test_settled_deliveries_are_not_answered(harness: Harness) -> None:
     assert client.transfer(0, message(b"x"), settled=True) == []
     assert client.transfer(0, message(b"x"), settled=True) == []
     assert harness.queue("q").ready_count == 2
-    client.sender(1, "/queues/nobody", mode=1)
+    client.sender(1, "/exchanges/amq.direct/nobody", mode=1)
     assert client.transfer(1, message(b"x"), settled=True) == []
 
 
@@ -258,6 +278,7 @@ def test_addresses_name_exchanges_and_routing_keys_percent_encoded(harness: Harn
     ("address", "condition"),
     [
         ("/exchanges/none/k", "amqp:not-found"),
+        ("/queues/none", "amqp:not-found"),
         ("/queues/", "amqp:invalid-field"),
         ("/queues/a/b", "amqp:invalid-field"),
         ("/exchanges//k", "amqp:invalid-field"),
