@@ -304,6 +304,8 @@ one(f"PUT {_T}/{{vhost}}/{{stage}}/{{part}}", f"{_T}/%2F/new/0", raw=b"")
 listed(f"GET {_T}", _T)
 listed(f"GET {_T}/{{vhost}}", f"{_T}/%2F")
 one(f"POST {_T}/{{vhost}}/commit", f"{_T}/%2F/commit", {"query": "new", "batch": 0, "stages": []})
+one(f"POST {_T}/{{vhost}}/replace", f"{_T}/%2F/replace",
+    {"query": "new", "batch": 0, "stages": [], "purge": "full"})  # fmt: skip
 listed(f"GET {_T}/{{vhost}}/commits", f"{_T}/%2F/commits")
 one(f"DELETE {_T}/{{vhost}}/commits/{{query}}", f"{_T}/%2F/commits/new")
 one(f"DELETE {_T}/{{vhost}}/{{stage}}", f"{_T}/%2F/new")

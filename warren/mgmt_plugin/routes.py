@@ -10,6 +10,8 @@
    (``json_bodies.py``), before anything is built from it.
 5. A handler is a method of a `Handlers` class, whose constructor names the parts of the broker that its routes use.
    Every handler may also use the methods of a `Call`: see vhosts, and act in the name of the user.
+6. A route that RabbitMQ does not have refuses a body with a field that it does not know: a newer client, which means
+   something by it, must not believe that it was done.
 """
 
 from __future__ import annotations

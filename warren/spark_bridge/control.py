@@ -646,6 +646,7 @@ class BrokerClient(ApiConnection):
 
         Raises:
             Refused: ``other_batch``: a batch of this number was published before with another number of messages.
+            NotFound: the broker is too old to replace messages; nothing was done.
         """
         body: Object = {"query": query, "batch": batch, "stages": list(stages), "mandatory": mandatory}
         if supersedes is not None:
@@ -656,7 +657,9 @@ class BrokerClient(ApiConnection):
             body["kept_s"] = kept_s
         if purge is not None:
             body["purge"] = purge
-        found = self._object("POST", ("warren", "stages", self.vhost, "commit"), body)
+        # Two routes: an older broker would commit, and ignore a field that it does not know.
+        route = "commit" if purge is None else "replace"
+        found = self._object("POST", ("warren", "stages", self.vhost, route), body)
         return self._made(
             lambda: Committed(
                 committed=bool(found["committed"]),

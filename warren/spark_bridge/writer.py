@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from warren.spark_bridge.amqp_publisher import Publisher
 from warren.spark_bridge.api_connection import ClientTls
-from warren.spark_bridge.bridge_errors import BridgeError, BrokerError, Refused, Unreachable
+from warren.spark_bridge.bridge_errors import BridgeError, BrokerError, NotFound, Refused, Unreachable
 from warren.spark_bridge.control import BrokerClient, Committed
 from warren.spark_bridge.frames import PART_BYTES_MOST, bounds_of, content_of, too_large
 from warren.spark_bridge.options import OptionError
@@ -49,6 +49,7 @@ _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _PAUSE_S: Final = 1.0
 _OTHER_BATCH: Final = "other_batch"
+_NO_SUCH_CALL: Final = 405
 _RESTORED: Final = (
     "The checkpoint is an older copy, or the plan makes another number of rows each time. Start the query with a new "
     "checkpoint: nothing is lost, and what the source still has from there on is published again. Give startingOffsets "
@@ -208,6 +209,12 @@ class _Writer:
                         purge=purge,
                     )
                     break
+                except NotFound as error:
+                    if purge is None or error.status != _NO_SUCH_CALL:
+                        raise
+                    raise WriteFailed(
+                        'the broker is too old for mode("overwrite"), and nothing was published: upgrade it, or append'
+                    ) from None
                 except (Unreachable, Refused) as error:
                     # A commit continues in the broker when its answer is late; a queue that is full may get room.
                     if isinstance(error, Refused) and error.error == _OTHER_BATCH:

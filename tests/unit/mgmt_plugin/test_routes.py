@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 import pytest
@@ -15,6 +15,7 @@ from warren.mgmt_plugin.api import as_response
 from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits
 from warren.mgmt_plugin.http.server import LOOK_BYTES, HttpError, Request
 from warren.mgmt_plugin.plugin import all_routes
+from warren.mgmt_plugin.resources.sessions import Login
 from warren.mgmt_plugin.routes import (
     Access,
     Call,
@@ -298,6 +299,7 @@ def test_ordinary_routes_take_little_and_the_others_are_few() -> None:
     assert large == {
         (Access.VHOST, "/api/exchanges/{vhost}/{exchange}/publish"),
         (Access.CLIENT, "/api/warren/stages/{vhost}/commit"),
+        (Access.CLIENT, "/api/warren/stages/{vhost}/replace"),
         (Access.ADMINISTRATOR, "/api/definitions"),
         (Access.ADMINISTRATOR, "/api/definitions/{vhost}"),
         (Access.ADMINISTRATOR, "/api/warren/definitions/dry-run"),
@@ -306,6 +308,25 @@ def test_ordinary_routes_take_little_and_the_others_are_few() -> None:
     for route in all_routes():
         if route.access is not Access.ADMINISTRATOR:
             assert route.limits.values <= 40_000, route.template
+
+
+def test_a_route_of_our_own_refuses_what_only_a_newer_client_knows() -> None:
+    """Else the client would believe that it was done, such as a purge."""
+    bodies: dict[str, type[msgspec.Struct]] = {
+        route.template: route.body
+        for route in all_routes()
+        if route.template.startswith("/api/warren/") and route.body not in (None, Login)
+    }
+    assert len(bodies) >= 15
+    for template, body in bodies.items():
+        for each in (body, *_inside(body)):
+            assert each.__struct_config__.forbid_unknown_fields, f"{template}: {each.__name__}"
+
+
+def _inside(body: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
+    """Return the structures that are fields of a body, or elements of its lists."""
+    kinds = [each for field in msgspec.structs.fields(body) for each in (field.type, *get_args(field.type))]
+    return [each for each in kinds if isinstance(each, type) and issubclass(each, msgspec.Struct)]
 
 
 def test_json_that_came_in_a_form_is_measured_as_well() -> None:

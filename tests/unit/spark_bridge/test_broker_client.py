@@ -130,6 +130,15 @@ def test_drains_are_opened_claimed_marked_and_released(broker: FakeBroker, clien
     assert broker.asked[1].json == {"epoch": 2, "after": 4, "max_rows": 100, "max_bytes": None, "until": 1 << 70}
 
 
+def test_a_broker_that_is_too_old_to_replace_messages_appends_none(broker: FakeBroker, client: BrokerClient) -> None:
+    """It would ignore a field of a commit that it does not know: so that is another route, which it does not have."""
+    broker.replies = [Reply({"error": "method_not_allowed", "reason": "POST is not allowed here"}, 405)]
+    with pytest.raises(NotFound):
+        client.commit_stages("query", 0, ["s-1"], purge="q")
+    (asked,) = broker.asked
+    assert (asked.method, asked.path, asked.json["purge"]) == ("POST", "/api/warren/stages/a%2Fb/replace", "q")
+
+
 def test_stages_are_put_committed_and_deleted(broker: FakeBroker, client: BrokerClient) -> None:
     broker.replies = [
         Reply(None, 204),

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from warren.spark_bridge.bridge_errors import NotFound
 from warren.spark_bridge.control import Committed
-from warren.spark_bridge.writer import BatchWriter, StreamWriter, Written
+from warren.spark_bridge.writer import BatchWriter, StreamWriter, WriteFailed, Written
 from warren.spark_bridge.writer_options import CONFIRMS, STAGED, WriteOptions
 
 
@@ -66,3 +67,13 @@ def test_overwriting_is_one_commit_also_without_rows(written: list[Any]) -> None
     writer.commit(written)
     assert broker.commits == [("batch", 0, [each.stage for each in written if each.stage])]
     assert broker.purged == ["q"]
+
+
+def test_a_broker_that_is_too_old_for_overwriting_is_named_as_the_reason() -> None:
+    class Older(Broker):
+        def commit_stages(self, *_: Any, **given: Any) -> Committed:
+            raise NotFound("replace: POST is not allowed here", 405, "method_not_allowed")
+
+    writer = BatchWriter(options(Older(), STAGED), cast(Any, None), overwrite=True)
+    with pytest.raises(WriteFailed, match="too old"):
+        writer.commit([Written("batch", "s", 2)])

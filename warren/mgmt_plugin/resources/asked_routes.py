@@ -24,7 +24,7 @@ from warren.mgmt_plugin.terms import table_from_json
 HEADERS_BYTES_MAX: Final = 64 << 10
 
 
-class Question(msgspec.Struct):
+class Question(msgspec.Struct, forbid_unknown_fields=True):
     """A message that might be published."""
 
     exchange: str

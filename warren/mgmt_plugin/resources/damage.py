@@ -23,7 +23,7 @@ from warren.server.message_store import MessageStoreService
 ROWS_MAX: Final = 1000
 
 
-class GivenUp(msgspec.Struct):
+class GivenUp(msgspec.Struct, forbid_unknown_fields=True):
     """The queue whose damaged data are given up; `unreadable`: those too that the disk does not give now."""
 
     vhost: str

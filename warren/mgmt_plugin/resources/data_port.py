@@ -72,7 +72,7 @@ def _boot_id() -> str | None:
 _BOOT_ID: Final = _boot_id()
 
 
-class Range(msgspec.Struct):
+class Range(msgspec.Struct, forbid_unknown_fields=True):
     """A range of offsets, and the wanted part of it.
 
     `id`: of the queue that it is of, maybe with a life (`split_id`).

@@ -23,7 +23,7 @@ from warren.server.management import Listening
 DATA_PROTOCOLS: Final = ("data", "datas")
 
 
-class TokenWanted(msgspec.Struct):
+class TokenWanted(msgspec.Struct, forbid_unknown_fields=True):
     """The wanted lifetime of a token."""
 
     ttl_s: int = 3600

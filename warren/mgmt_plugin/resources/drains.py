@@ -63,14 +63,14 @@ _REFUSALS: Final[dict[type[DrainError], tuple[int, str]]] = {
 }
 
 
-class Earlier(msgspec.Struct):
+class Earlier(msgspec.Struct, forbid_unknown_fields=True):
     """The epoch of an earlier session, and the life of the broker that gave it."""
 
     epoch: int
     life: str
 
 
-class Opening(msgspec.Struct):
+class Opening(msgspec.Struct, forbid_unknown_fields=True):
     """The owner of a session, in words for people, and the silence after which its claims go back; None: never.
 
     `before`: the last session with which the reader has drained the queue.
@@ -81,7 +81,7 @@ class Opening(msgspec.Struct):
     before: Earlier | None = None
 
 
-class Claiming(msgspec.Struct):
+class Claiming(msgspec.Struct, forbid_unknown_fields=True):
     """The claims to acknowledge and to make: see `Drains.claim`. `life`: the life of the last claim below `after`."""
 
     epoch: int
@@ -92,13 +92,13 @@ class Claiming(msgspec.Struct):
     life: str | None = None
 
 
-class Epoch(msgspec.Struct):
+class Epoch(msgspec.Struct, forbid_unknown_fields=True):
     """The epoch of a session."""
 
     epoch: int
 
 
-class Settling(msgspec.Struct):
+class Settling(msgspec.Struct, forbid_unknown_fields=True):
     """How single claims are settled when they are acknowledged: ranges from one offset to another, and the way.
 
     `id`: of the claim queue, as for the data port. `delay_ms`: of requeue; None: the queue's own delay.
@@ -110,7 +110,7 @@ class Settling(msgspec.Struct):
     delay_ms: int | None = None
 
 
-class Failing(msgspec.Struct):
+class Failing(msgspec.Struct, forbid_unknown_fields=True):
     """The claims of a batch that its reader has failed with, and reads again."""
 
     epoch: int
@@ -118,7 +118,7 @@ class Failing(msgspec.Struct):
     end: int
 
 
-class Releasing(msgspec.Struct):
+class Releasing(msgspec.Struct, forbid_unknown_fields=True):
     """The epoch of a session; None: an operator releases, whichever session is open."""
 
     epoch: int | None = None

@@ -62,7 +62,7 @@ MEMORY_PARTS: Final = (
 )
 
 
-class LogLevel(msgspec.Struct):
+class LogLevel(msgspec.Struct, forbid_unknown_fields=True):
     """The least level that is logged: debug, info, warning or error."""
 
     level: str

@@ -38,7 +38,7 @@ RELEASED_AT_ONCE: Final = 10_000
 SEARCH_MAX: Final = 500
 
 
-class Release(msgspec.Struct):
+class Release(msgspec.Struct, forbid_unknown_fields=True):
     """The number of held messages to release, the earliest first; all of them without a number."""
 
     count: int | None = None

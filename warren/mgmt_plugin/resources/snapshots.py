@@ -30,7 +30,7 @@ TTL_MAX_S: Final = 7 * 24 * 3600
 WAIT_S: Final = 40.0
 
 
-class SnapshotOrder(msgspec.Struct):
+class SnapshotOrder(msgspec.Struct, forbid_unknown_fields=True):
     """How long a snapshot is kept, and whether it contains messages that clients have not acknowledged.
 
     `wait_s`: how long the answer waits for it to be complete; 0: the client reads it while it is being made.

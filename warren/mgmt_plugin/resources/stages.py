@@ -46,7 +46,7 @@ KEPT_MAX_S: Final = 100 * 365 * 24 * 3600
 COMMIT: Final = BodyLimits(4 << 20, STAGES_QUOTA.of_user + ORDINARY.values)
 
 _STAGE: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_RESERVED: Final = frozenset({"commit", "commits"})
+_RESERVED: Final = frozenset({"commit", "commits", "replace"})
 _REFUSALS: Final[dict[type[Exception], tuple[int, str]]] = {
     NoStage: (404, "no_stage"),
     NotOwner: (403, "access_refused"),
@@ -59,12 +59,11 @@ _REFUSALS: Final[dict[type[Exception], tuple[int, str]]] = {
 }
 
 
-class CommitOrder(msgspec.Struct):
+class CommitOrder(msgspec.Struct, forbid_unknown_fields=True):
     """A batch of a query, and the stages that it consists of. `kept_s`: how long the commit is remembered, at least.
 
     `supersedes`: when it is published, stages whose names begin with this are no longer needed. `compare`: whether it
-    is refused if a batch of its number was published with more messages, or fewer. `purge`: a queue whose waiting
-    messages the batch replaces.
+    is refused if a batch of its number was published with more messages, or fewer.
     """
 
     query: str
@@ -74,7 +73,12 @@ class CommitOrder(msgspec.Struct):
     kept_s: int | None = None
     supersedes: str | None = None
     compare: bool = False
-    purge: str | None = None
+
+
+class ReplaceOrder(CommitOrder, kw_only=True):
+    """A batch that replaces the waiting messages of the queue `purge`. A broker without this route does nothing."""
+
+    purge: str
 
 
 def _refused(error: Exception) -> HttpError:
@@ -85,7 +89,8 @@ def _refused(error: Exception) -> HttpError:
 def _stage_name(call: Call) -> str:
     name = call.params["stage"]
     if _STAGE.fullmatch(name) is None or name in _RESERVED:
-        raise bad_request("the name of a stage has 1 to 100 letters, digits, - and _; commit and commits are reserved")
+        reserved = ", ".join(sorted(_RESERVED))
+        raise bad_request(f"the name of a stage has 1 to 100 letters, digits, - and _; reserved are {reserved}")
     return name
 
 
@@ -161,7 +166,13 @@ class StageHandlers(Handlers):
             raise _refused(error) from None
 
     async def commit(self, call: Call) -> Described:
-        order = await call.body(CommitOrder)
+        return await self._commit(call, await call.body(CommitOrder), None)
+
+    async def replace(self, call: Call) -> Described:
+        order = await call.body(ReplaceOrder)
+        return await self._commit(call, order, order.purge)
+
+    async def _commit(self, call: Call, order: CommitOrder, purged: str | None) -> Described:
         if not 0 < len(order.query.encode("utf-8", "replace")) <= QUERY_BYTES_MAX:
             raise bad_request(f"query must have 1 to {QUERY_BYTES_MAX} bytes")
         if not 0 <= order.batch <= BATCH_MAX:
@@ -171,9 +182,7 @@ class StageHandlers(Handlers):
         if order.supersedes is not None and _STAGE.fullmatch(order.supersedes) is None:
             raise bad_request("supersedes must be the beginning of a name of a stage")
         kept_ms = None if order.kept_s is None else order.kept_s * 1000
-        wanted = Order(
-            order.query, order.batch, order.stages, order.mandatory, kept_ms, order.compare, purged=order.purge
-        )
+        wanted = Order(order.query, order.batch, order.stages, order.mandatory, kept_ms, order.compare, purged=purged)
         try:
             outcome = await self._stages.commit(
                 the_vhost(call), call.operator.name, wanted, supersedes=order.supersedes
@@ -219,6 +228,15 @@ class StageHandlers(Handlers):
             commit,
             "Publish the stages of a batch, once",
             CommitOrder,
+            limits=COMMIT,
+        ),
+        Route(
+            "POST",
+            f"{_V}/replace",
+            Access.CLIENT,
+            replace,
+            "Publish the stages of a batch in place of the messages of a queue, once",
+            ReplaceOrder,
             limits=COMMIT,
         ),
         Route("GET", f"{_V}/commits", Access.VHOST, list_commits, "The last batch of each query"),

@@ -25,7 +25,7 @@ from warren.queues.arguments import age_ms
 _NAMED: Final = {"first": AT_FIRST, "last": AT_LAST, "next": AT_NEXT}
 
 
-class Position(msgspec.Struct):
+class Position(msgspec.Struct, forbid_unknown_fields=True):
     """A place in a stream: `offset` is a number, ``first``, ``last``, ``next`` or an age (``1h``); or `time_ms`.
 
     `life`: of a group that has come to an offset, the life of the broker that has written the last message below it.

@@ -67,7 +67,7 @@ STOPPED: Final = "stopped"
 FAILED: Final = "failed"
 
 
-class Target(msgspec.Struct):
+class Target(msgspec.Struct, forbid_unknown_fields=True):
     """Where to transfer to: a queue; an exchange, with a routing key or each message's own; where each died first."""
 
     queue: str | None = None
@@ -76,7 +76,7 @@ class Target(msgspec.Struct):
     origin: bool = False
 
 
-class Passes(msgspec.Struct):
+class Passes(msgspec.Struct, forbid_unknown_fields=True):
     """The filter for messages; an empty field fits anything."""
 
     routing_key: str = ""
@@ -84,14 +84,14 @@ class Passes(msgspec.Struct):
     body: str = ""
 
 
-class Place(msgspec.Struct):
+class Place(msgspec.Struct, forbid_unknown_fields=True):
     """A message of a queue, as browsing tells it; `lane`: of a queue with priorities."""
 
     sequence_number: int
     lane: int = 0
 
 
-class Order(msgspec.Struct):
+class Order(msgspec.Struct, forbid_unknown_fields=True):
     """The order of a transfer, with its target. `rate`: the most messages per second that are looked at.
 
     `messages`: only these, of which some may have left the queue. `queue_id`: of the queue in which they were seen.
