@@ -21,6 +21,7 @@ from warren.mgmt_plugin.resources.ranges import ClaimRanges, Wanted
 from warren.msgstore.files.store import wall_time_ms
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import PIECE_MESSAGES
+from warren.server.draining import claim_verdicts
 from warren.server.draining import drains as drains_module
 from warren.server.draining.claim_verdicts import ACK, REQUEUE, Verdict, decoded
 from warren.server.draining.drains import (
@@ -593,23 +594,44 @@ def test_claims_that_are_settled_one_by_one_are_not_read_again_each_time(monkeyp
     bodies = place.publish(10)
     epoch = place.open().epoch
     place.claim(epoch, 0, 10)
-    read: list[bytes | None] = []
+    read: list[bytes] = []
 
-    def reading(stored: bytes | None) -> list[Verdict]:
+    def reading(stored: bytes) -> list[Verdict]:
         read.append(stored)
         return decoded(stored)
 
     def settle(first: int, end: int, kind: str) -> int:
         return place.call(lambda: place.drains.settle(place.drain(), [(first, end)], kind, None))
 
-    monkeypatch.setattr(drains_module, "decoded", reading)
+    monkeypatch.setattr(claim_verdicts, "decoded", reading)
     assert settle(0, 10, REQUEUE) == 10
     assert [settle(offset, offset + 1, ACK) for offset in (1, 5, 3)] == [9, 8, 7]
-    assert [stored for stored in read if stored is not None] == []
+    assert read == []
     place.start_again()
     assert settle(7, 8, ACK) == 6
-    assert len([stored for stored in read if stored is not None]) == 1
+    assert len(read) == 1
     assert place.claim(place.open().epoch, 10, 1) == (10, 11)
     assert sorted(place.rows(10, 11) + place.got()) == [
         body for at, body in enumerate(bodies) if at not in (1, 3, 5, 7)
     ]
+
+
+def test_claims_that_are_settled_one_by_one_are_written_one_by_one() -> None:
+    """However many others are settled: the bytes of twice as many settles are about twice as many."""
+
+    def written(count: int) -> int:
+        place = Place()
+        place.publish(2 * count)
+        epoch = place.open().epoch
+        assert place.claim(epoch, 0, 2 * count) == (0, 2 * count)
+        log = place.broker.broker.log
+        before = int(log.next_lsn)
+
+        async def settle() -> None:
+            for offset in range(0, 2 * count, 2):
+                await place.drains.settle(place.drain(), [(offset, offset + 1)], REQUEUE, None)
+
+        place.call(settle)
+        return int(log.next_lsn) - before
+
+    assert written(600) < 2.5 * written(300)

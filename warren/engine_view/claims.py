@@ -22,8 +22,8 @@ from warren.queues.claims import LIMIT as LIMIT
 from warren.queues.claims import PIECE_MESSAGES, ClaimQueue, claims_arguments, ends_of
 from warren.queues.claims import REQUEUE as REQUEUE
 from warren.queues.claims import SESSION_RECORD as SESSION_RECORD
-from warren.queues.claims import VERDICTS_RECORD as VERDICTS_RECORD
 from warren.queues.claims import Verdict as Verdict
+from warren.queues.claims import verdicts_record as verdicts_record
 from warren.queues.queue import Queue
 from warren.vhosts.limits import MAX_QUEUES, is_reached
 from warren.vhosts.virtual_host import VirtualHost

@@ -50,7 +50,7 @@ CONSUMER: Final = "x-drain-consumer"
 # Names of the records about a claim queue begin with these: its session, and the verdicts of its reader (see
 # `server.draining`). They go with the claim queue, in the same frame of the log.
 SESSION_RECORD: Final = "drain of "
-VERDICTS_RECORD: Final = "verdicts of drain "
+_VERDICTS_RECORD: Final = "verdicts of drain "
 
 # The verdict of a reader on claims that it does not simply acknowledge.
 REQUEUE: Final = 1  # processing failed: back to the queue
@@ -64,6 +64,11 @@ PIECE_BYTES: Final = 1 << 20
 _IDENTITY_BITS: Final = 64
 _NO_END: Final = NUMBER_MASK + 1
 _NO_ROOM: Final = Room()
+
+
+def verdicts_record(claims: str, page: int) -> str:
+    """Return the name of the record with a page of the verdicts about the claim queue called `claims`."""
+    return f"{_VERDICTS_RECORD}{claims}/{page}" if page else f"{_VERDICTS_RECORD}{claims}"
 
 
 def claims_arguments(queue: str, consumer: str) -> bytes:
@@ -193,7 +198,10 @@ class ClaimQueue(OffsetQueue):
     def close(self) -> None:
         super().close()
         self._host.forget(SESSION_RECORD + self.name)
-        self._host.forget(VERDICTS_RECORD + self.name)
+        page = 0
+        while self._host.maybe_remembered(verdicts_record(self.name, page)) is not None:
+            self._host.forget(verdicts_record(self.name, page))
+            page += 1
 
     def find_first(self, told: Callable[[int], None]) -> None:
         """Report the number of the oldest claim, or of the next to come: immediately, or after a look on disk."""

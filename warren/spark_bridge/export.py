@@ -263,7 +263,7 @@ class Export:
         return self._note.only_one(f"another export is using {self._note}")
 
     def _maybe_loaded(self) -> Manifest | None:
-        """Return the manifest as it is now; None: there is none."""
+        """Return the manifest as it is now; None: it does not exist yet."""
         if self._options.checkpoint is not None:
             return manifest.maybe_load(self._note)
         self._note, state = manifest.load_in(self.place)

@@ -5,7 +5,8 @@
 
 1. A verdict waits until its claim is acknowledged. Until then a later verdict replaces it, and the verdict `ACK`
    removes it. So a batch that is tried again may decide again, and a batch that never finishes has decided nothing.
-2. Verdicts are kept in order and do not overlap. Adjacent ones of one kind are merged.
+2. Verdicts are kept in order and do not overlap. Adjacent ones of one kind are merged. They are stored in pages, each a
+   record: a decision about a claim writes a page, however many others there are.
 3. A batch that was tried again is noted with the number of its failures (`Failed`). When it is acknowledged, messages
    that have failed more often than their queue allows are given up, unless they have a verdict.
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,8 +26,9 @@ DEAD_LETTER: Final = "dead_letter"
 REQUEUE: Final = "requeue"
 GIVE_UP: Final = "give_up"  # never sent by a reader: see (3)
 KINDS: Final = (ACK, DEAD_LETTER, REQUEUE)
-# For one session, each verdict a range: they are in memory, and in one record of the log.
+# For one session, each verdict a range: they are in memory, and in records of the log.
 VERDICTS_MAX: Final = 50_000
+PAGE_VERDICTS: Final = 64
 
 
 class Verdict(msgspec.Struct, array_like=True, frozen=True):
@@ -48,9 +50,9 @@ class Failed(msgspec.Struct, frozen=True):
     epoch: int
 
 
-def decoded(stored: bytes | None) -> list[Verdict]:
+def decoded(stored: bytes) -> list[Verdict]:
     """Return the verdicts of a record."""
-    return [] if stored is None else msgspec.json.decode(stored, type=list[Verdict])
+    return msgspec.json.decode(stored, type=list[Verdict])
 
 
 def encoded(verdicts: Sequence[Verdict]) -> bytes:
@@ -58,10 +60,68 @@ def encoded(verdicts: Sequence[Verdict]) -> bytes:
     return msgspec.json.encode(verdicts)
 
 
-def decided(
-    before: Sequence[Verdict], ranges: Iterable[tuple[int, int]], kind: str, delay_ms: int | None
-) -> list[Verdict]:
-    """Return `before` with another verdict for `ranges`, which may overlap and be in any order."""
+class Change(NamedTuple):
+    """Verdicts that take the places from `low` up to `high` of a list."""
+
+    low: int
+    high: int
+    verdicts: list[Verdict]
+
+
+class VerdictPages:
+    """The verdicts of a session, in pages that are numbered without a gap. `stored`: the pages by their numbers."""
+
+    def __init__(self, stored: Iterable[bytes] = ()) -> None:
+        pages = [(number, decoded(value)) for number, value in enumerate(stored)]
+        self._pages = sorted(pages, key=lambda page: page[1][0].first)
+        self.verdicts = [each for _, page in self._pages for each in page]
+
+    def carry_out(self, change: Change) -> dict[int, bytes | None]:
+        """Change the verdicts; return the pages that are written now, by their numbers, None: the page is gone."""
+        low, high, verdicts = change
+        if low == high and not verdicts:
+            return {}
+        pages, before = self._pages, len(self._pages)
+        at = begin = 0
+        while at + 1 < before and begin + len(pages[at][1]) <= low:
+            begin += len(pages[at][1])
+            at += 1
+        stop, end = at, begin
+        while stop < before and (stop == at or end < high):
+            end += len(pages[stop][1])
+            stop += 1
+        found = [*self.verdicts[begin:low], *verdicts, *self.verdicts[high:end]]
+        if 0 < len(found) < PAGE_VERDICTS // 4:  # a neighbour takes them
+            if stop < before:
+                found += pages[stop][1]
+                stop += 1
+            elif at:
+                at -= 1
+                found = [*pages[at][1], *found]
+        self.verdicts[low:high] = verdicts
+        parts = _parts(found)
+        numbers = [number for number, _ in pages[at:stop]]
+        numbers += range(before, before + len(parts) - len(numbers))
+        pages[at:stop] = zip(numbers, parts, strict=False)
+        changed: dict[int, bytes | None] = dict(zip(numbers, map(encoded, parts), strict=False))
+        free = [number for number in numbers[len(parts) :] if number < len(pages)]
+        for place, (number, page) in enumerate(pages):
+            if number >= len(pages):
+                pages[place] = free.pop(), page
+                changed[pages[place][0]] = encoded(page)
+        return changed | dict.fromkeys(range(len(pages), before))
+
+
+def _parts(verdicts: list[Verdict]) -> list[list[Verdict]]:
+    """Return verdicts in as few pages as they take, all of about the same size."""
+    if not verdicts:
+        return []
+    size = -(-len(verdicts) // -(-len(verdicts) // PAGE_VERDICTS))
+    return [verdicts[at : at + size] for at in range(0, len(verdicts), size)]
+
+
+def decided(before: Sequence[Verdict], ranges: Iterable[tuple[int, int]], kind: str, delay_ms: int | None) -> Change:
+    """Return how `before` changes with another verdict for `ranges`, which may overlap and be in any order."""
     wanted: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
         if wanted and first <= wanted[-1][1]:
@@ -69,14 +129,14 @@ def decided(
         elif first < end:
             wanted.append((first, end))
     if not wanted:
-        return list(before)
+        return Change(0, 0, [])
     # Only those that the ranges touch can change: there may be very many others.
     low = bisect_left(before, wanted[0][0], key=lambda each: each.end)
     high = bisect_right(before, wanted[-1][1], key=lambda each: each.first)
     found = list(_outside(before[low:high], wanted))
     if kind != ACK:
         found += [Verdict(first, end, kind, delay_ms) for first, end in wanted]
-    return [*before[:low], *_joined(sorted(found, key=lambda each: each.first)), *before[high:]]
+    return Change(low, high, list(_joined(sorted(found, key=lambda each: each.first))))
 
 
 def _outside(verdicts: Iterable[Verdict], ranges: Sequence[tuple[int, int]]) -> Iterator[Verdict]:
@@ -117,9 +177,9 @@ def leaving(verdicts: Sequence[Verdict], failed: Failed | None, number: int) -> 
     return sorted(cut, key=lambda each: each.first)
 
 
-def left(verdicts: Sequence[Verdict], number: int) -> list[Verdict]:
-    """Return the verdicts about claims from `number` on."""
-    found = list(verdicts[bisect_right(verdicts, number, key=lambda each: each.end) :])
-    if found and found[0].first < number:
-        found[0] = msgspec.structs.replace(found[0], first=number)
-    return found
+def left(verdicts: Sequence[Verdict], number: int) -> Change:
+    """Return how `verdicts` change when only claims from `number` on are left."""
+    high = bisect_right(verdicts, number, key=lambda each: each.end)
+    if high < len(verdicts) and verdicts[high].first < number:
+        return Change(0, high + 1, [msgspec.structs.replace(verdicts[high], first=number)])
+    return Change(0, high, [])

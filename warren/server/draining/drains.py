@@ -44,7 +44,7 @@ import trio
 
 from warren.engine_view.claims import DEAD_LETTER as DEAD_LETTER_CLAIMS
 from warren.engine_view.claims import LIMIT as LIMIT_CLAIMS
-from warren.engine_view.claims import ON_PATH, SESSION_RECORD, VERDICTS_RECORD, ClaimsRow, Lineage, claims_name
+from warren.engine_view.claims import ON_PATH, SESSION_RECORD, ClaimsRow, Lineage, claims_name
 from warren.engine_view.claims import REQUEUE as REQUEUE_CLAIMS
 from warren.engine_view.claims import Verdict as ClaimVerdict
 from warren.engine_view.records import RecordsOfVhost
@@ -58,11 +58,9 @@ from warren.server.draining.claim_verdicts import (
     Failed,
     Verdict,
     decided,
-    decoded,
-    encoded,
     leaving,
-    left,
 )
+from warren.server.draining.verdict_records import VerdictRecords
 from warren.server.logs import get_logger
 from warren.server.management import Management
 from warren.server.shares import Quota
@@ -211,8 +209,7 @@ class Drains:
         self._present: dict[tuple[str, str], _Presence] = {}
         self._leased = trio.Event()
         self._next_end_s = inf  # when a lease may be over, at the earliest
-        # The record of verdicts that was read or stored last, decoded: single claims are settled one after the other.
-        self._latest: tuple[bytes | None, list[Verdict]] = (None, [])
+        self._verdicts = VerdictRecords()
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -235,7 +232,8 @@ class Drains:
         claims, ticket = self._view.claims.declare(drain.vhost, drain.queue, drain.consumer, by)
         with self._under_way(drain.vhost, drain.claims_name):
             if is_new:
-                self._keep_verdicts(drain, [])  # of a claim queue that was deleted before the records were read
+                # Of a claim queue that was deleted before the records were read.
+                self._verdicts.forget(self._records(drain), drain.claims_name)
             had = Note(0, acked=0) if is_new else self._note(drain)
             made = Note(0, owner, wall_time_ms(), lease_s, by, had.failed, had.acked)
             epoch = self._next_epoch(drain, made)
@@ -327,13 +325,17 @@ class Drains:
                     "or by a policy with dead-letter-exchange"
                 )
             wanted = [(max(low, first), high) for low, high in ranges if high > first]
-            verdicts = decided(left(self._verdicts(drain), first), wanted, kind, delay_ms)
-            if len(verdicts) > VERDICTS_MAX:
+            records, name = self._records(drain), drain.claims_name
+            self._verdicts.leave(records, name, first)
+            verdicts = self._verdicts.of(records, name).verdicts
+            change = decided(verdicts, wanted, kind, delay_ms)
+            if len(verdicts) + len(change.verdicts) - (change.high - change.low) > VERDICTS_MAX:
                 raise TooMany(f"a drain may have {VERDICTS_MAX} ranges settled one by one: claim fewer at a time")
-            self._keep_verdicts(drain, verdicts)
+            self._verdicts.change(records, name, change)
+            count = sum(each.end - each.first for each in self._verdicts.of(records, name).verdicts)
             self._management.settle()
             await self._management.messages.deleted()
-            return sum(each.end - each.first for each in verdicts)
+            return count
 
     async def fail(self, drain: Drain, epoch: int, first: int, end: int) -> Failed:
         """Note that the reader has failed with claims once more: it reads them again. Once in an epoch.
@@ -397,7 +399,7 @@ class Drains:
                     break
                 first = self._first_offset(claims)
                 await self._give_way()
-            self._keep_verdicts(drain, left(self._verdicts(drain), first))
+            self._verdicts.leave(self._records(drain), drain.claims_name, first)
             self._management.settle()
             await self._management.messages.deleted()
             return count
@@ -643,7 +645,7 @@ class Drains:
 
     async def _acknowledge(self, drain: Drain, epoch: int, claims: QueueRef, number: int) -> None:
         """Remove the claims below `number`, each as it was decided."""
-        verdicts, note = self._verdicts(drain), self._note(drain)
+        verdicts, note = self._verdicts.of(self._records(drain), drain.claims_name).verdicts, self._note(drain)
         # otherwise nothing is claimed below it: it was released, or acknowledged before
         if number > self._first_offset(claims):
             note.acked = number
@@ -655,8 +657,7 @@ class Drains:
         has_ended = note.failed is not None and note.failed.end <= number
         if verdicts or has_ended:
             self._check(drain, epoch)  # the note may be that of a later reader: the disk was waited for
-        if verdicts:
-            self._keep_verdicts(drain, left(verdicts, number))
+        self._verdicts.leave(self._records(drain), drain.claims_name, number)
         if has_ended:
             note.failed = None
             self._records(drain).store(SESSION_RECORD + drain.claims_name, msgspec.json.encode(note))
@@ -678,22 +679,6 @@ class Drains:
             if self._first_offset(claims) == first:
                 raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take the settled messages back")
             await self._give_way()
-
-    def _verdicts(self, drain: Drain) -> list[Verdict]:
-        value = self._records(drain).maybe_value(VERDICTS_RECORD + drain.claims_name)
-        if value is not self._latest[0]:
-            self._latest = value, decoded(value)
-        return self._latest[1]
-
-    def _keep_verdicts(self, drain: Drain, verdicts: list[Verdict]) -> None:
-        records, name = self._records(drain), VERDICTS_RECORD + drain.claims_name
-        if verdicts:
-            value = encoded(verdicts)
-            records.store(name, value)
-            self._latest = value, verdicts
-        else:
-            records.forget(name)
-            self._latest = None, []
 
     async def _settle_below(self, claims: QueueRef, number: int) -> None:
         done = trio.Event()
