@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Final
 
 from mypy_extensions import i64
@@ -31,8 +31,9 @@ TOPICS_MAX: Final = 150_000
 BYTES_MAX: Final = 96 << 20
 EXPIRED_AT_ONCE: Final = 16
 READ_AT_ONCE: Final = 500
-# This many stale entries are never worth tidying up.
+# This many stale entries are never worth tidying up. More are tidied up little by little.
 STALE_MIN: Final = 1024
+TIDIED_AT_ONCE: Final = 8
 _PREFIX: Final = "retained:"
 _HEAD_BYTES: Final = 20
 _HAS_USER: Final = 0x80000000
@@ -59,6 +60,7 @@ class RetainedMessages:
         self.topic_shares = UserShares(TOPICS_MAX)
         self.byte_shares = UserShares(BYTES_MAX)
         self._expiring: list[tuple[int, str]] = []  # a heap: when, and the topic; also of messages that have gone
+        self._tidied: list[tuple[int, str]] = []  # a heap as well: current entries go back, some at a time
 
     def read(self) -> Iterator[None]:
         """Take the records over; None is yielded after each piece. Meanwhile nothing may be retained or removed."""
@@ -128,19 +130,23 @@ class RetainedMessages:
         return True
 
     def _note_expiry(self, expires_ms: int, topic: str) -> None:
-        expiring = self._expiring
-        heappush(expiring, (expires_ms, topic))
-        if len(expiring) > 2 * self.count + STALE_MIN:
-            self._expiring = [entry for entry in expiring if self._is_current(entry)]
-            heapify(self._expiring)
+        heappush(self._expiring, (expires_ms, topic))
+        if not self._tidied and len(self._expiring) > 2 * self.count + STALE_MIN:
+            self._tidied, self._expiring = self._expiring, []
+        for _ in range(min(TIDIED_AT_ONCE, len(self._tidied))):
+            entry = self._tidied.pop()  # the others are still a heap
+            if self._is_current(entry):
+                heappush(self._expiring, entry)
 
     def _is_current(self, entry: tuple[int, str]) -> bool:
         value = self._records.maybe_value(_PREFIX + entry[1])
         return value is not None and _expiry_of(value) == entry[0]
 
     def _remove_expired(self, now_ms: int) -> None:
-        expiring = self._expiring
         for _ in range(EXPIRED_AT_ONCE):
+            expiring = self._expiring
+            if not expiring or (self._tidied and self._tidied[0] < expiring[0]):
+                expiring = self._tidied
             if not expiring or expiring[0][0] > now_ms:
                 return
             entry = heappop(expiring)
@@ -174,7 +180,9 @@ class RetainedMessages:
         reclamation = self._records.log.reclamation
         reclamation.add_tree(self.root)
         reclamation.add(self._expiring, 0)
+        reclamation.add(self._tidied, 0)
         self._expiring = []
+        self._tidied = []
 
 
 def _expiry_of(value: bytes) -> int:
