@@ -24,7 +24,8 @@ from warren.vhosts.super_streams import partitions_moved
 if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
 
-BINDING_STEPS: Final = 2
+# With the work of watchers outside of the engine, which is not compiled.
+BINDING_STEPS: Final = 6
 # The index of an exchange may have a place for each word of a key, and for each argument.
 INDEXED_BYTES_PER_STEP: Final = 16
 
