@@ -15,7 +15,12 @@ import mypy_extensions
 import pytest
 from cheap_passwords import make_passwords_cheap
 from example_counts import examples
-from hard_limit import mark_of_running, pytest_timeout_cancel_timer, pytest_timeout_set_timer
+from hard_limit import (
+    pytest_runtest_protocol,
+    pytest_runtest_setup,
+    pytest_timeout_cancel_timer,
+    pytest_timeout_set_timer,
+)
 from hypothesis import HealthCheck, settings
 from kept_process import kept_process
 from shared_empties import filled_empties
@@ -33,9 +38,10 @@ from integration.metadata_urls import fresh_metadata_url, fresh_sqlite_url, meta
 __all__ = [
     "fresh_metadata_url",
     "fresh_sqlite_url",
-    "mark_of_running",
     "metadata_url",
     "postgres",
+    "pytest_runtest_protocol",
+    "pytest_runtest_setup",
     "pytest_timeout_cancel_timer",
     "pytest_timeout_set_timer",
 ]
