@@ -21,6 +21,7 @@ STORE_TESTS: Final = (
     "simulation/test_metadata.py",
     "simulation/test_queues_with_rules.py",
     "simulation/test_crashes.py",
+    "simulation/test_random_lives.py",
     "simulation/test_compaction.py",
     "simulation/test_sealing.py",
     "simulation/test_own_writes.py",

@@ -1,15 +1,13 @@
 """The whole store on a simulated disk: crashes everywhere, errors at every call, corruption, and what comes back.
 
 The invariants (I1 to I11) are in `simulation.crashes`. A crash state is a disk that differs from all others of its test
-and was recovered and read through the queues. `WARREN_TEST_CRASH_STATES` is the least number of states in all tests
-together; each test has its share. Below `SHORT_STATES`, as in `make test`, sequences after a setup are of the small
-alphabet. Everything follows from the seed, which is printed; long runs use a new one each time.
+and was recovered and read through the queues. `WARREN_TEST_CRASH_STATES` is the least number of states in these tests
+and `test_random_lives.py` together; each test has its share. Below `SHORT_STATES`, as in `make test`, sequences after a
+setup are of the small alphabet. Everything follows from the seed, which is printed; long runs use a new one each time.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from random import Random
 from typing import Final
 
@@ -28,22 +26,13 @@ from simulation.sequences import (
     try_sequences,
 )
 from simulation.simulated_file_system import Fault
-from simulation.small_limits import small_limits
-from simulation.workloads import Life
+from simulation.states import SEED, SEQUENCE_STATES, STATES, TIME_LIMIT
 
-STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "110000"))
-SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
 SHORT_STATES: Final = 10_000
-# Of these the sequences are a fixed number, and random lives the rest; those of errors and of rules come on top.
-SEQUENCE_STATES: Final = 120_000 if STATES >= 1_000_000 else 40_000 if STATES >= 100_000 else 1_000
 RULED_SEQUENCE_STATES: Final = 20_000 if STATES >= 100_000 else 1_000
-RULED_STATES: Final = STATES // 6
 FAULTED_SEQUENCES: Final = 20 * max(1, STATES // 1_000_000) if STATES >= 100_000 else 10
-GROUPS: Final = 8
-STEPS: Final = 40
 FLIPS: Final = max(500 if STATES < SHORT_STATES else 1500, STATES // 30)
-# At 500 crash states a second, interpreted on a slow host.
-pytestmark = pytest.mark.timeout(900 + STATES // 100)
+pytestmark = TIME_LIMIT
 
 
 def test_every_sequence_of_three_operations_survives_every_crash() -> None:
@@ -68,36 +57,6 @@ def test_every_sequence_of_three_operations_of_queues_with_rules_survives_every_
         states += try_sequences(all_sequences(letters, longest - 1), setup, shape=SHORT_SHAPE)
     print(f"{states} crash states")
     assert states >= RULED_SEQUENCE_STATES
-
-
-@pytest.mark.parametrize("group", range(GROUPS))
-def test_random_lives_survive_crashes_anywhere(group: int) -> None:
-    """Also during recovery, and during the recovery after that; I1 to I7."""
-    live((STATES - SEQUENCE_STATES + GROUPS - 1) // GROUPS, SEED * 1_000_000 + group * 100_000, ruled=False)
-
-
-@pytest.mark.parametrize("group", range(GROUPS))
-def test_random_lives_of_queues_with_rules_survive_crashes_anywhere(group: int) -> None:
-    """The same with dead letters, expiry, counted returns, delays, retries, priorities, lengths, and a clock."""
-    live((RULED_STATES + GROUPS - 1) // GROUPS, SEED * 1_000_000 + group * 100_000, ruled=True)
-
-
-def live(wanted: int, seed: int, *, ruled: bool) -> None:
-    """Live lives from `seed` on until `wanted` crash states were recovered."""
-    states = crashes = 0
-    first = seed
-    with small_limits():
-        while states < wanted:
-            life = Life(seed, ruled=ruled)
-            try:
-                life.run(STEPS)
-            except AssertionError:
-                print(f"seed {seed}, after {' '.join(life.trace)}")
-                raise
-            states += life.judge.states
-            crashes += life.crashes
-            seed += 1
-    print(f"seeds {first} to {seed - 1}: {states} crash states, {crashes} crashes lived through")
 
 
 def random_letters(seed: int, length: int) -> str:
