@@ -152,8 +152,8 @@ def test_a_build_takes_what_an_earlier_one_has_kept(build: ModuleType, tmp_path:
 
 
 def test_builds_are_kept_only_where_that_is_asked_for(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "version", lambda name: "1")
+    monkeypatch.setattr(build, "key", lambda: "key")
     monkeypatch.delenv("WARREN_ENGINE_CACHE", raising=False)
     assert build.maybe_kept() is None
     monkeypatch.setenv("WARREN_ENGINE_CACHE", "somewhere")
-    assert build.maybe_kept() == Path("somewhere") / build.key()
+    assert build.maybe_kept() == Path("somewhere/key")
