@@ -142,7 +142,7 @@ def test_who_takes_nothing_is_dropped(harness: Harness) -> None:
     assert client.ended
     assert client.connection.heartbeats.is_given_up
     assert harness.notices[-1].event == "connection.lost"
-    assert harness.notices[-1].fields["reason"] == "it took nothing of what waits for it, timeout: 30s"
+    assert harness.notices[-1].fields["reason"] == "the peer did not read pending data, timeout: 30s"
     assert (harness.queue("q").ready_count, harness.queue("q").unacked_count) == (2, 0)
 
 

@@ -561,5 +561,5 @@ def test_not_with_memory(client: Client) -> None:
     refused = client.refused(1, m.QueueDeclare(0, "q", False, True, False, False, False, table))
     assert refused.text == (
         "PRECONDITION_FAILED - invalid arg 'x-read-committed' for queue 'q' in vhost '/': "
-        '"not with x-storage memory, where nothing is committed"'
+        '"not with x-storage memory, which commits nothing"'
     )

@@ -84,7 +84,7 @@ def attach(session: Amqp10Session, fields: Arguments) -> None:
     if len(name.encode()) > LINK_NAME_MAX_BYTES:
         raise SessionError(INVALID_FIELD, f"the name of a link is longer than {LINK_NAME_MAX_BYTES} bytes")
     if handle > HANDLE_MAX:
-        raise SessionError(LIMIT_EXCEEDED, f"handles go up to {HANDLE_MAX}")
+        raise SessionError(LIMIT_EXCEEDED, f"the maximum handle is {HANDLE_MAX}")
     if handle in session.links:
         raise SessionError(HANDLE_IN_USE, f"handle {handle} is in use")
     try:
@@ -107,7 +107,7 @@ def _write_attach(session: Amqp10Session, values: list[object]) -> None:
     data = frame(session.channel, ATTACH, values)
     most = int(session.peer.peer_frame_bytes)
     if len(data) > most:
-        raise SessionError(LIMIT_EXCEEDED, f"the answer to an attach has {len(data)} bytes, a frame at most {most}")
+        raise SessionError(LIMIT_EXCEEDED, f"the answer to an attach has {len(data)} bytes (maximum of a frame {most})")
     session.connection.outbox.write(data)
 
 
@@ -274,7 +274,7 @@ def _check_selection(queue: BaseQueue) -> None:
         raise LinkError(UNIMPLEMENTED, f"{why}: attach without filters, or use another queue")
     keeper = queue.keeper if isinstance(queue, Queue) else None
     if keeper is not None and keeper.dispatch.selective_count() >= SELECTIVE_MAX:
-        text = f"queue '{queue.name}' has {SELECTIVE_MAX} receivers with filters, the most there may be"
+        text = f"queue '{queue.name}' has {SELECTIVE_MAX} receivers with filters, which is the maximum"
         raise LinkError(LIMIT_EXCEEDED, text)
 
 
@@ -292,7 +292,7 @@ def _hold_filters(session: Amqp10Session, link: SendingLink, wanted: Wanted) -> 
         if isinstance(other, SendingLink) and not other.is_gone:
             held += other.filter_size
     if held > FILTERS_MAX:
-        raise LinkError(LIMIT_EXCEEDED, f"filters of a session have more than {FILTERS_MAX} characters in all")
+        raise LinkError(LIMIT_EXCEEDED, f"the filters of a session have more than {FILTERS_MAX} characters in total")
 
 
 def _consume(session: Amqp10Session, link: SendingLink, queue: str, settled: bool, arguments: bytes) -> None:
@@ -320,5 +320,5 @@ def _settle_mode(fields: Arguments) -> int:
     """
     mode = fields.number(3, MIXED)
     if mode > MIXED:
-        raise LinkError(INVALID_FIELD, f"a sender's settle mode of {number_text(mode)}, where {MIXED} is the last")
+        raise LinkError(INVALID_FIELD, f"a sender's settle mode of {number_text(mode)} (maximum {MIXED})")
     return mode

@@ -146,7 +146,7 @@ class Body:
                 raise malformed("not a valid section")
             pos = value_end(data, at, end)
             if pos > most:
-                text = f"sections of more than the {int(head_max_bytes)} bytes that are allowed before a body"
+                text = f"more than {int(head_max_bytes)} bytes of sections before a body"
                 raise LinkError(MESSAGE_SIZE, text)
         self.sections = end
 
@@ -163,7 +163,7 @@ def binary(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
         return pos + 2, stop
     if code == BINARY_32:
         return pos + 5, stop
-    raise malformed("a data section that is no binary")
+    raise malformed("a data section that is not binary")
 
 
 class Sections:
@@ -203,7 +203,7 @@ class Sections:
             stop: i64 = value_end(data, head.pos, end)
             if head.code < DATA:
                 if int(head.code) in seen:
-                    raise malformed("a section that is there twice")
+                    raise malformed("a duplicate section")
                 seen.add(int(head.code))
             if head.code == HEADER:
                 self._header(arguments_of("a header", data, head.pos, stop))
@@ -327,12 +327,12 @@ def _map_at(data: bytes, pos: i64, end: i64) -> dict[object, object]:
     found = Reader(data, pos, end).value()
     if isinstance(found, dict):
         return found
-    raise malformed("a section that is no map")
+    raise malformed("a section that is not a map")
 
 
 def _short(what: str, text: str) -> str:
     if len(text.encode("utf-8", "surrogateescape")) > NAME_MAX_BYTES:
-        raise LinkError(INVALID_FIELD, f"{what} is longer than the {NAME_MAX_BYTES} bytes that are kept")
+        raise LinkError(INVALID_FIELD, f"{what} is longer than {NAME_MAX_BYTES} bytes")
     return text
 
 

@@ -147,7 +147,7 @@ class Outcomes(Confirms):
         session = self._session
         if run is not None and session is not None:
             info: dict[object, object] = {Symbol("reason"): Symbol("maxlen")}
-            error = error_value(LIMIT_EXCEEDED, "a queue that is full has refused the message", info)
+            error = error_value(LIMIT_EXCEEDED, "a full queue has refused the message", info)
             session.write_state(run.delivery_id, described(REJECTED, [error]))
             session.top_up(run.link)
 

@@ -97,7 +97,7 @@ class Reference:
             elif modifier.startswith("&"):
                 self._value = value[1:]
             else:
-                raise _refused("a text that begins with & begins with &p:, &s: or &&")
+                raise _refused("after & a text must continue with p:, s: or &")
 
     def matches(self, found: object) -> bool:
         """Tell whether a value meets the condition; `found` is None when the message does not have it."""
@@ -140,21 +140,21 @@ class Expressions(Selection):
         value = given.value if isinstance(given, Described) else given
         if kind == SQL_FILTER:
             if self._selector is not None:
-                raise _refused("there is one SQL filter at most")
+                raise _refused("more than one SQL filter")
             if not isinstance(value, str):
-                raise _refused("an SQL filter is a string")
+                raise _refused("an SQL filter must be a string")
             self._selector = selector_of(str(value))
             self.size += len(value)
             self._uses_time = self._selector.uses_time
         else:
             if not isinstance(value, dict) or not value:
-                raise _refused(f"{kind} is a map of fields, and not an empty one")
+                raise _refused(f"{kind} must be a map of fields that is not empty")
             for name, wanted in value.items():
                 if not isinstance(name, str):
-                    raise _refused(f"{kind} has a field whose name is no text")
+                    raise _refused(f"{kind} has a field whose name is not a text")
                 self.size += len(name) + (len(wanted) if isinstance(wanted, str | bytes) else 0)
                 if self.size > LENGTH_MAX:
-                    raise _refused(f"fields and what they are compared with have more than {LENGTH_MAX} characters")
+                    raise _refused(f"the fields and their values have more than {LENGTH_MAX} characters")
                 if kind == PROPERTIES_FILTER:
                     self._add_field(str(name), wanted)
                 else:
@@ -165,16 +165,16 @@ class Expressions(Selection):
     def _add_field(self, name: str, wanted: object) -> None:
         at = _PLACES.get(name, -1)
         if at < 0:
-            raise _refused(f"properties have no field {name[:40]!r}")
+            raise _refused(f"properties do not have the field {name[:40]!r}")
         if len(self._fields) == FIELDS_MAX:
-            raise _refused(f"at most {FIELDS_MAX} fields of a section are compared")
+            raise _refused(f"more than {FIELDS_MAX} fields of a section")
         self._fields.append((at, Reference(None if wanted is None else _property_value(at, name, wanted))))
 
     def _add_application(self, name: str, wanted: object) -> None:
         if isinstance(wanted, list | dict | Array | Described | Decimal):
-            raise _refused(f"the application property {name[:40]!r} is compared with no number, text, binary or time")
+            raise _refused(f"the application property {name[:40]!r} needs a number, text, binary or time")
         if len(self._application) == FIELDS_MAX:
-            raise _refused(f"at most {FIELDS_MAX} fields of a section are compared")
+            raise _refused(f"more than {FIELDS_MAX} fields of a section")
         self._application.append((name, Reference(wanted)))
 
     def passes(self, message: Message, now_ms: i64) -> bool:
@@ -217,20 +217,20 @@ def _property_value(at: int, name: str, wanted: object) -> object:
             return str(wanted)
         if isinstance(wanted, str | bytes) or (isinstance(wanted, int) and not isinstance(wanted, bool)):
             return wanted
-        raise _refused(f"{name} is compared with a text, a binary, a UUID or a number")
+        raise _refused(f"{name} must be compared with a text, a binary, a UUID or a number")
     if at in (ABSOLUTE_EXPIRY_TIME, CREATION_TIME, GROUP_SEQUENCE):
         if isinstance(wanted, int) and not isinstance(wanted, bool):
             return int(wanted)
-        raise _refused(f"{name} is compared with a {'number' if at == GROUP_SEQUENCE else 'timestamp'}")
+        raise _refused(f"{name} must be compared with a {'number' if at == GROUP_SEQUENCE else 'timestamp'}")
     if at == USER_ID:
         if isinstance(wanted, bytes):
             return bytes(wanted)
         if isinstance(wanted, str):
             return str(wanted)
-        raise _refused(f"{name} is compared with a binary or a text")
+        raise _refused(f"{name} must be compared with a binary or a text")
     if isinstance(wanted, str):
         return str(wanted)
-    raise _refused(f"{name} is compared with a text")
+    raise _refused(f"{name} must be compared with a text")
 
 
 def _refused(why: str) -> LinkError:

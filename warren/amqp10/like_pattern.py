@@ -134,7 +134,7 @@ def pattern_of(text: str, escape: str) -> Pattern:
         free.append("1" if character == "_" and not is_escaped else "0")
         is_escaped = False
     if is_escaped:
-        raise invalid_condition("nothing is behind the escape character at the end of a pattern")
+        raise invalid_condition("a pattern ends with the escape character")
     made.append(Part("".join(part), "".join(free)))
     if any(each.has_any and each.size > PART_MAX for each in made[1:-1]):
         raise invalid_condition(f"a pattern with _ has more than {PART_MAX} characters between two %")

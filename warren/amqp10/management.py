@@ -134,7 +134,7 @@ class Request:
         body = self.body
         if isinstance(body, dict):
             return body
-        raise _Refused(_BAD, "the body is no map")
+        raise _Refused(_BAD, "the body is not a map")
 
 
 class Management:
@@ -152,7 +152,7 @@ class Management:
         """
         session = self._session
         if end - start > HEAD_BYTES:
-            raise LinkError(MESSAGE_SIZE, f"a request larger than the {HEAD_BYTES} bytes that are allowed")
+            raise LinkError(MESSAGE_SIZE, f"a request of more than {HEAD_BYTES} bytes")
         session.peer.count_command()
         if not settled:
             session.write_state(delivery_id, described(ACCEPTED, []))
@@ -161,7 +161,7 @@ class Management:
         if len(waiting) >= RESPONSES_MAX:
             raise SessionError(LIMIT_EXCEEDED, f"more than {RESPONSES_MAX} responses wait for credit")
         if sum(waiting) >= RESPONSES_MAX_BYTES:
-            raise SessionError(LIMIT_EXCEEDED, f"responses of {RESPONSES_MAX_BYTES} bytes and more wait for credit")
+            raise SessionError(LIMIT_EXCEEDED, f"responses of {RESPONSES_MAX_BYTES} bytes or more wait for credit")
         self._request(_read(link.name, data[start:end]))
 
     def _sending_links(self) -> list[SendingLink]:
@@ -243,7 +243,7 @@ class Management:
         elif path == "/auth/tokens":
             raise _Refused("501", "tokens are not supported")
         else:
-            raise _Refused("404", f"there is no {method[:16]} {path[:128]}")
+            raise _Refused("404", f"not supported: {method[:16]} {path[:128]}")
 
     def _run(self, request: Request, command: Any, status: str) -> None:
         self._under_way.append((request, status))
@@ -272,7 +272,7 @@ class Management:
             session.authorize(READ, "queue", _named(name))
             self._respond(request, _OK, self._describe(session.vhost.queue(name, session.connection)), 0, 0)
         else:
-            raise _Refused("405", f"queues do not know {request.method[:16]}")
+            raise _Refused("405", f"queues do not support {request.method[:16]}")
 
     def _describe(self, queue: BaseQueue) -> dict[object, object]:
         node = self._session.connection.broker.node
@@ -295,7 +295,7 @@ class Management:
             body = request.table()
             kind = body.get("type", "direct")
             if not isinstance(kind, str):
-                raise _Refused(_BAD, "the type of an exchange is no text")
+                raise _Refused(_BAD, "the type of an exchange is not a text")
             arguments = _table(body, "arguments")
             declare = ExchangeDeclaration(
                 name,
@@ -309,7 +309,7 @@ class Management:
         elif request.method == "DELETE":
             self._run(request, m.ExchangeDelete(0, name, False, False), _NO_CONTENT)
         else:
-            raise _Refused("405", f"exchanges do not know {request.method[:16]}")
+            raise _Refused("405", f"exchanges do not support {request.method[:16]}")
 
     def _bind(self, request: Request) -> None:
         body = request.table()
@@ -364,9 +364,7 @@ class Management:
         while binding is not None:
             looks += 1
             if looks > LOOKS_MAX:
-                raise _Refused(
-                    _BAD, f"there are more than {LOOKS_MAX} bindings between the two: ask for them over HTTP"
-                )
+                raise _Refused(_BAD, f"more than {LOOKS_MAX} bindings between the two: list them over HTTP")
             if binding.routing_key == key:
                 found.append(binding)
             binding = binding.next_to_destination
@@ -380,7 +378,7 @@ class Management:
             # Arguments are shown twice, once as digits.
             size += 3 * len(binding.arguments) + LISTED_BYTES
             if size > RESPONSES_MAX_BYTES:
-                text = f"these bindings are {RESPONSES_MAX_BYTES} bytes and more: ask for them over HTTP"
+                text = f"these bindings are {RESPONSES_MAX_BYTES} bytes or more: list them over HTTP"
                 raise _Refused(_BAD, text)
             place = "dstq" if "dstq" in given else "dste"
             shown: dict[object, object] = {
@@ -476,7 +474,7 @@ def _text(body: dict[object, object], name: str) -> str:
     value = body.get(name)
     if isinstance(value, str) and len(value.encode()) <= 255:
         return str(value)
-    raise _Refused(_BAD, f"'{name}' is no text of at most 255 bytes")
+    raise _Refused(_BAD, f"'{name}' is not a text of at most 255 bytes")
 
 
 def _table(body: dict[object, object], name: str) -> dict[object, object]:
@@ -485,7 +483,7 @@ def _table(body: dict[object, object], name: str) -> dict[object, object]:
         return {}
     if isinstance(value, dict):
         return value
-    raise _Refused(_BAD, f"'{name}' is no map")
+    raise _Refused(_BAD, f"'{name}' is not a map")
 
 
 def _parameters(text: str, separator: str) -> dict[str, str]:

@@ -87,17 +87,17 @@ class Layout:
         while pos < end:
             head.read(data, pos, end)
             if not DATA <= head.code <= FOOTER:
-                raise malformed("a section that does not belong into a body")
+                raise malformed("a section that does not belong in a body")
             stop: i64 = value_end(data, head.pos, end)
             beside += (stop if head.code == FOOTER else head.pos) - pos
             if beside > beside_max_bytes:
-                text = f"more than the {int(beside_max_bytes)} bytes that are allowed beside the content of a body"
+                text = f"more than {int(beside_max_bytes)} bytes besides the content of a body"
                 raise LinkError(MESSAGE_SIZE, text)
             if head.code == FOOTER:
                 footer_at = pos
                 self._footer = data[pos:stop]
                 if stop < end:
-                    raise malformed("a section behind the footer")
+                    raise malformed("a section after the footer")
                 break
             if head.code == DATA:
                 first, last = binary(data, head.pos, end)

@@ -174,9 +174,7 @@ class Amqp10Peer(Peer):
             size: i64 = i64(read_i32_be(data, pos)) & U32
             if size < FRAME_HEAD_BYTES or size > self._limit:
                 self._is_deaf = True
-                raise Amqp10Error(
-                    FRAMING_ERROR, f"a frame of {int(size)} bytes, where at most {int(self._limit)} are allowed"
-                )
+                raise Amqp10Error(FRAMING_ERROR, f"a frame of {int(size)} bytes (maximum {int(self._limit)})")
             stop: i64 = pos + size
             if stop > end:
                 self._input.needed = size
@@ -193,7 +191,7 @@ class Amqp10Peer(Peer):
         if self.state == AWAIT_TUNE_OK:
             if header != AMQP_HEADER:
                 self.outbox.write(AMQP_HEADER)
-                self.drop("another protocol header than that of AMQP 1.0 behind SASL")
+                self.drop("a protocol header other than that of AMQP 1.0 after SASL")
                 return
             self.outbox.write(AMQP_HEADER)
             self.enter(AWAIT_OPEN)
@@ -219,7 +217,7 @@ class Amqp10Peer(Peer):
         frame_type: i64 = data[pos + 5]
         if start < pos + FRAME_HEAD_BYTES or start > end:
             self._is_deaf = True
-            raise Amqp10Error(FRAMING_ERROR, "a frame whose content does not begin in it")
+            raise Amqp10Error(FRAMING_ERROR, "a frame whose content begins outside it")
         if self.state < AWAIT_TUNE_OK:
             if frame_type != FRAME_SASL or self.state != AWAIT_START_OK:
                 self.drop("a frame that does not belong to SASL")
@@ -442,9 +440,9 @@ class Amqp10Peer(Peer):
 
     def _begin_session(self, channel: int, fields: Arguments) -> None:
         if len(self.channels) >= self.login.channel_max or channel > CHANNEL_MAX:
-            raise Amqp10Error(FRAMING_ERROR, f"channels go up to {min(CHANNEL_MAX, self.login.channel_max - 1)}")
+            raise Amqp10Error(FRAMING_ERROR, f"the maximum channel is {min(CHANNEL_MAX, self.login.channel_max - 1)}")
         if fields.any(0) is not None:
-            raise Amqp10Error(INVALID_FIELD, "a begin with a remote channel that nobody has begun")
+            raise Amqp10Error(INVALID_FIELD, "a begin with a remote channel that was never begun")
         next_outgoing_id = fields.number(1, -1)
         window = fields.number(2, -1)
         if not 0 <= next_outgoing_id <= U32 or not 0 <= window <= U32:

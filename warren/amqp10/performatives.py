@@ -182,9 +182,9 @@ class Fields:
             self.end = pos + 1
             return
         else:
-            raise malformed("a performative that is no list")
+            raise malformed("a performative that is not a list")
         if self.end > end or self.pos > self.end:
-            raise malformed("a size exceeds what is there")
+            raise malformed("a size exceeds the available bytes")
 
     def _code(self) -> i64:
         """Take the constructor of the next field; null when no field is left."""
@@ -211,7 +211,7 @@ class Fields:
         if code == UINT and self.end - pos >= 4:
             self.pos = pos + 4
             return i64(read_i32_be(self.data, pos)) & U32
-        raise malformed("a field that is no uint")
+        raise malformed("a field that is not a uint")
 
     def boolean(self, absent: bool) -> bool:
         """Take a boolean."""
@@ -226,7 +226,7 @@ class Fields:
         if code == BOOLEAN and pos < self.end and self.data[pos] < 2:
             self.pos = pos + 1
             return self.data[pos] == 1
-        raise malformed("a field that is no boolean")
+        raise malformed("a field that is not a boolean")
 
     def skip(self) -> None:
         """Pass over a field."""
@@ -399,7 +399,7 @@ class Arguments:
         value = self.any(at)
         if value is None or isinstance(value, str):
             return value
-        raise malformed(f"field {at} of {self._what} is no string")
+        raise malformed(f"field {at} of {self._what} is not a string")
 
     def number(self, at: int, absent: int) -> int:
         """Return a number without a sign."""
@@ -408,7 +408,7 @@ class Arguments:
             return absent
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
-        raise malformed(f"field {at} of {self._what} is no number")
+        raise malformed(f"field {at} of {self._what} is not a number")
 
     def flag(self, at: int) -> bool:
         """Return a boolean; false when it is missing."""
@@ -417,7 +417,7 @@ class Arguments:
             return False
         if isinstance(value, bool):
             return value
-        raise malformed(f"field {at} of {self._what} is no boolean")
+        raise malformed(f"field {at} of {self._what} is not a boolean")
 
     def table(self, at: int) -> dict[object, object]:
         """Return a map, empty when it is missing."""
@@ -426,7 +426,7 @@ class Arguments:
             return {}
         if isinstance(value, dict):
             return value
-        raise malformed(f"field {at} of {self._what} is no map")
+        raise malformed(f"field {at} of {self._what} is not a map")
 
 
 def arguments_of(what: str, data: bytes, pos: i64, end: i64) -> Arguments:
@@ -438,7 +438,7 @@ def arguments_of(what: str, data: bytes, pos: i64, end: i64) -> Arguments:
     found = Reader(data, pos, end).value()
     if isinstance(found, list):
         return Arguments(what, found)
-    raise malformed(f"{what} that is no list")
+    raise malformed(f"{what} that is not a list")
 
 
 def maybe_described(what: str, value: object) -> tuple[int, Arguments] | None:
@@ -453,7 +453,7 @@ def maybe_described(what: str, value: object) -> tuple[int, Arguments] | None:
         fields = value.value
         if isinstance(fields, list):
             return code_of(value.descriptor), Arguments(what, fields)
-    raise malformed(f"{what} that is no described list")
+    raise malformed(f"{what} that is not a described list")
 
 
 # --- out ----------------------------------------------------------------------------------------------------------

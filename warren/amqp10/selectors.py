@@ -96,7 +96,7 @@ def selector_of(text: str) -> Selector:
         LinkError: it is not a valid condition, or too long.
     """
     if len(text) > LENGTH_MAX:
-        raise invalid_condition(f"it has {len(text)} characters, and {LENGTH_MAX} are allowed")
+        raise invalid_condition(f"it has {len(text)} characters (maximum {LENGTH_MAX})")
     parser = _Parser(_tokens(text))
     root = parser.condition()
     parser.expect_end()
@@ -124,7 +124,7 @@ def _tokens(text: str) -> list[_Token]:
             pos += 1
             continue
         if len(found) == TOKENS_MAX:
-            raise invalid_condition(f"it has more than the {TOKENS_MAX} words and signs that are allowed")
+            raise invalid_condition(f"it has more than {TOKENS_MAX} words and signs")
         kind, end = _scan(text, pos)
         told = text[pos:end]
         if kind == _NAME and told in _RESERVED:
@@ -155,7 +155,7 @@ def _scan(text: str, pos: int) -> tuple[str, int]:
         return _SIGN, pos + 2
     if first in _SIGNS:
         return _SIGN, pos + 1
-    raise invalid_condition(f"{first!r} at character {pos + 1} is not expected there")
+    raise invalid_condition(f"{first!r} at character {pos + 1} is not expected")
 
 
 def _span(text: str, pos: int, allowed: frozenset[str]) -> int:
@@ -173,11 +173,11 @@ def _name_end(text: str, pos: int) -> int:
         if text[pos : pos + 1] != "[":
             end = _span(text, pos, _REST)
             if end == pos or text[pos] in _DIGITS:
-                raise invalid_condition(f"a name is expected behind the dot at character {pos}")
+                raise invalid_condition(f"a name is expected after the dot at character {pos}")
             return end
     end = text.find("]", pos)
     if end < pos + 2:
-        raise invalid_condition(f"the bracket at character {pos + 1} is not closed, or there is nothing in it")
+        raise invalid_condition(f"the bracket at character {pos + 1} is not closed, or is empty")
     return end + 1
 
 
@@ -272,7 +272,7 @@ class _Parser:
         made = pattern_of(pattern, escape)
         self._parts += int(made.size)
         if self._parts > PARTS_MAX:
-            raise invalid_condition(f"patterns have more than {PARTS_MAX} parts, which % makes, in all")
+            raise invalid_condition(f"patterns have more than {PARTS_MAX} parts (separated by %) in total")
         return Like(left, made)
 
     def _text(self, wanted: str) -> str:
@@ -370,7 +370,7 @@ def _number(token: _Token) -> object:
         whole = int(text) if len(text) < 40 else INT_MAX + 2
         # One more than the largest: after a minus it is the smallest.
         if whole > INT_MAX + 1:
-            raise invalid_condition(f"{token.shown()} has no room in 64 bits")
+            raise invalid_condition(f"{token.shown()} does not fit into 64 bits")
         return whole
     approximate = float(text)
     if not math.isfinite(approximate):
@@ -398,11 +398,11 @@ def _identifier(token: _Token) -> Expression:
     if section in _HEADER:
         if name == "priority":
             return Priority()
-        raise invalid_condition(f"of the header there is only the priority, in place of {token.shown()}")
+        raise invalid_condition(f"the header has only the field priority, not {token.shown()}")
     if section in _PROPERTIES:
         at = _PROPERTY_PLACES.get(name, -1)
         if at < 0:
-            raise invalid_condition(f"properties have no such field: {token.shown()}")
+            raise invalid_condition(f"unknown field of properties: {token.shown()}")
         return Property(at)
     raise invalid_condition(
         f"sections are header, properties and application_properties, in place of {token.shown()};"

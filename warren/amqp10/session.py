@@ -219,7 +219,7 @@ class Amqp10Session(Session):
         self._next_incoming_id = (self._next_incoming_id + 1) & U32
         self._window -= 1
         if self._window < 0:
-            raise SessionError(WINDOW_VIOLATION, f"more than the {WINDOW} transfers that the window has")
+            raise SessionError(WINDOW_VIOLATION, f"more transfers than the window allows ({WINDOW})")
         link = self.links.get(transfer.handle)
         if isinstance(link, ReceivingLink) and not link.is_gone:
             try:
@@ -231,7 +231,7 @@ class Amqp10Session(Session):
             except Amqp10Error as error:
                 self.fail_link(link, LinkError(error.condition, error.explanation))  # the frame itself is valid
         elif link is None or not link.is_gone:
-            raise SessionError(UNATTACHED_HANDLE, f"a transfer on handle {int(transfer.handle)}, which is no sender's")
+            raise SessionError(UNATTACHED_HANDLE, f"a transfer on handle {int(transfer.handle)}, not a sender's")
         if self._window <= WINDOW_STEP:
             self._write_session_flow()
 
@@ -244,7 +244,7 @@ class Amqp10Session(Session):
             if link.credit <= 0:
                 raise LinkError(TRANSFER_LIMIT, "a delivery without credit")
             if transfer.message_format != 0:
-                text = f"a message of format {int(transfer.message_format)}, where 0 is the only one"
+                text = f"a message of format {int(transfer.message_format)}: only 0 is supported"
                 raise LinkError(UNIMPLEMENTED, text)
             link.credit -= 1
             link.delivery_count = (link.delivery_count + 1) & U32
@@ -280,7 +280,7 @@ class Amqp10Session(Session):
 
     def _too_large(self) -> LinkError:
         most = int(self.shared.message_max_bytes)
-        return LinkError(MESSAGE_SIZE, f"a message larger than the {most} bytes that are allowed")
+        return LinkError(MESSAGE_SIZE, f"a message of more than {most} bytes")
 
     def _deliver(self, link: ReceivingLink, delivery_id: i64, settled: bool, data: bytes, start: i64, end: i64) -> None:
         """Handle a delivery that is whole."""
@@ -432,7 +432,7 @@ class Amqp10Session(Session):
                 if isinstance(due, int):
                     delay_ms = milliseconds_of(int(due) - int(self.shared.log.now_ms)) or 0
         elif state not in (0, RECEIVED, RELEASED):
-            raise SessionError(INVALID_FIELD, "a delivery state that is no outcome")
+            raise SessionError(INVALID_FIELD, "a delivery state that is not an outcome")
         answer = b""
         if not found.settled:
             told = None if state == 0 else found.state_value()

@@ -64,11 +64,11 @@ class Wanted:
             elif isinstance(value, str):
                 table["x-stream-offset"] = str(value)
             else:
-                raise LinkError(INVALID_FIELD, f"{_OFFSET_FILTER} is no offset, timestamp or text")
+                raise LinkError(INVALID_FIELD, f"{_OFFSET_FILTER} is not an offset, timestamp or text")
         elif kind == _VALUE_FILTER:
             listed = value if isinstance(value, list) else [value]
             if not all(isinstance(each, str) for each in listed):
-                raise LinkError(INVALID_FIELD, f"{_VALUE_FILTER} is no text, and no list of texts")
+                raise LinkError(INVALID_FIELD, f"{_VALUE_FILTER} is not a text or a list of texts")
             table["x-stream-filter"] = [str(each) for each in listed]
         elif kind == _UNFILTERED_FILTER:
             table["x-stream-match-unfiltered"] = value is True

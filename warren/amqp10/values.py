@@ -149,7 +149,7 @@ class Array:
         )
 
     def __hash__(self) -> int:
-        raise TypeError("an array is no key")
+        raise TypeError("an array cannot be a key")
 
 
 class Described:
@@ -163,7 +163,7 @@ class Described:
         return isinstance(other, Described) and (self.descriptor, self.value) == (other.descriptor, other.value)
 
     def __hash__(self) -> int:
-        raise TypeError("a described value is no key")
+        raise TypeError("a described value cannot be a key")
 
 
 def malformed(what: str) -> Amqp10Error:
@@ -215,7 +215,7 @@ def _undescribed_end(data: bytes, pos: i64, end: i64) -> i64:
     else:
         raise malformed(f"an unknown type, {int(code):#04x}")
     if size > end - pos:
-        raise malformed("a size exceeds what is there")
+        raise malformed("a size exceeds the available bytes")
     return pos + size
 
 
@@ -259,7 +259,7 @@ class Reader:
         """Pass over `size` bytes; return where they begin."""
         start: i64 = self.pos
         if size > self.end - start:
-            raise malformed("a size exceeds what is there")
+            raise malformed("a size exceeds the available bytes")
         self.pos = start + size
         return start
 
@@ -350,7 +350,7 @@ class Reader:
             raise malformed(f"an unknown type, {int(code):#04x}")
         size: i64 = self._size(code)
         if size > self.end - self.pos:
-            raise malformed("a size exceeds what is there")
+            raise malformed("a size exceeds the available bytes")
         outer: i64 = self.end
         inner: i64 = self.pos + size
         self.end = inner
@@ -443,7 +443,7 @@ def decode(data: bytes) -> object:
     reader = Reader(data, 0, len(data))
     found = reader.value()
     if reader.pos != len(data):
-        raise malformed("bytes behind the value")
+        raise malformed("bytes after the value")
     return found
 
 
@@ -462,14 +462,14 @@ def _signed(value: int, size: int) -> bytes:
     try:
         return value.to_bytes(size, "big", signed=True)
     except OverflowError:
-        raise ValueError(f"{value} has no room in {size} bytes") from None
+        raise ValueError(f"{value} is out of range for {size} bytes") from None
 
 
 def _unsigned(value: int, size: int) -> bytes:
     try:
         return value.to_bytes(size, "big")
     except OverflowError:
-        raise ValueError(f"{value} has no room in {size} bytes without a sign") from None
+        raise ValueError(f"{value} is out of range for {size} unsigned bytes") from None
 
 
 def _is_int(value: object) -> bool:

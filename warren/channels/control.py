@@ -34,7 +34,7 @@ def control(channel: Session, key: str, header: bytes) -> None:
     headers = headers_of(header)
     table = decode_table(headers) if headers else {}
     if channel.transaction is not None:
-        raise _refused("nothing can be asked for in a transaction")
+        raise _refused("not allowed in a transaction")
     if key == "touch":
         channel.touch(_number(table, "delivery-tag", (1 << 63) - 1))
     elif key == "nack":

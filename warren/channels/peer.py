@@ -307,7 +307,7 @@ class Peer:
             self._next_sweep_s = sweep(self, now_s)
         if heartbeats.is_stuck(timeout_s) and not self.origin.is_internal:
             # Heartbeats show that it lives; but it would hold its waiting bytes and unacknowledged messages for ever.
-            give_up(self, f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
+            give_up(self, f"the peer did not read pending data, timeout: {timeout_s:g}s")
         elif heartbeats.is_gone():
             give_up(self, f"missed heartbeats from client, timeout: {heartbeats.interval_s}s")
         elif heartbeats.is_due():

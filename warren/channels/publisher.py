@@ -268,7 +268,7 @@ class Publisher:
                     raise ChannelException(
                         PRECONDITION_FAILED,
                         f"a message for exchange '{exchange}' in vhost '{vhost}' has more routing keys than "
-                        "its topic permissions can be asked about at a time",
+                        "its topic permissions can be checked for",
                     )
         finally:
             self._connection.units_left -= principal.searched - searched

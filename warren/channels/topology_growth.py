@@ -92,7 +92,7 @@ class TopologyGrowth:
         size: i64 = CONSUMER_BYTES + 2 * len(tag) + _DECODED * len(arguments)
         used: i64 = self._used_by_consumers.get(key, 0) + size
         if used > CONSUMERS_CONNECTION_BYTES or size > self._left_for_consumers:
-            text = "memory is short: there can be no more consumers until the memory alarm is over"
+            text = "memory is short: no more consumers are accepted until the memory alarm is over"
             raise ChannelException(PRECONDITION_FAILED, text)
         self._used_by_consumers[key] = int(used)
         self._left_for_consumers -= size

@@ -133,7 +133,7 @@ class Transaction:
         if shares is not None and not shares.allows(self._user, more):
             text = (
                 f"open transactions of user '{self._user}' hold {shares.used(self._user)} bytes, those of all users "
-                f"{shares.total} (maximum {shares.most}): commit more often, or when others have"
+                f"{shares.total} (maximum {shares.most}): commit more often, or after other commits"
             )
             raise ChannelException(PRECONDITION_FAILED, text)
         size: i64 = self._bytes + more

@@ -48,7 +48,7 @@ class ClientLimits:
         """
         if not self.takes(answer):
             most = self.packet_max_bytes
-            raise MqttError(TOO_LARGE, f"an answer of {len(answer)} bytes is larger than the {most} the client takes")
+            raise MqttError(TOO_LARGE, f"an answer of {len(answer)} bytes exceeds the client's maximum of {most}")
 
     def words(self, explanation: str) -> str:
         """Return the reason string for an explanation; empty where the client does not take so much."""

@@ -81,7 +81,7 @@ class Connecting:
         if method is not None:
             if method not in METHODS:
                 known = ", ".join(METHODS)
-                raise MqttError(BAD_METHOD, f"there is no such method of enhanced authentication: there are {known}")
+                raise MqttError(BAD_METHOD, f"unknown method of enhanced authentication (supported: {known})")
             peer.login.mechanism = method
             peer.enhanced = EnhancedLogin(method, certified)
             _go_on(peer, peer.enhanced, peer.enhanced.step(data or b""))
@@ -108,7 +108,7 @@ class Connecting:
         client_id = self._connect.client_id
         if client_id == "":
             if peer.version != V5 and (not self._connect.clean or peer.version != V3_1_1):
-                raise MqttError(BAD_CLIENT_ID, "a session that lasts needs a client id")
+                raise MqttError(BAD_CLIENT_ID, "a persistent session needs a client id")
             client_id = "auto-" + peer.broker.unique_name()
         if len(client_id.encode()) > CLIENT_ID_MAX_BYTES or "\r" in client_id or "\n" in client_id:
             raise MqttError(
@@ -141,7 +141,7 @@ class Connecting:
             check_will(connect.will)
         sessions = sessions_of(broker, vhost)
         if expiry_s > 0 and not sessions.has_room(client_id, peer.login.user_name):
-            raise MqttError(QUOTA, "this virtual host, or the user in it, has as many sessions as it may have")
+            raise MqttError(QUOTA, "the session limit of this virtual host, or of the user in it, is reached")
         granted = self._granted(expiry_s)
         peer.limits.check(connack(peer.version, False, 0, granted))
         earlier = sessions.sessions.get(client_id)
@@ -201,7 +201,7 @@ def authenticate(peer: MqttPeer, answer: Answer) -> None:
     """
     enhanced = peer.enhanced
     if enhanced is None:
-        raise MqttError(PROTOCOL_ERROR, "AUTH from a client that has not logged in by a method")
+        raise MqttError(PROTOCOL_ERROR, "AUTH from a client that has not logged in with a method")
     _go_on(peer, enhanced, enhanced.take(answer, peer.origin.certificate_user, is_open=peer.running))
 
 

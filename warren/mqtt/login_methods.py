@@ -69,11 +69,11 @@ class Plain(LoginExchange):
     def step(self, data: bytes) -> ClaimedIdentity | bytes:
         parts = data.split(b"\0")
         if len(parts) != 3:
-            raise MqttError(BAD_LOGIN, "PLAIN is three texts with a zero byte between each two")
+            raise MqttError(BAD_LOGIN, "PLAIN must be three texts separated by zero bytes")
         try:
             return ClaimedIdentity(parts[1].decode(), parts[2])
         except UnicodeDecodeError:
-            raise MqttError(BAD_LOGIN, "the user of PLAIN is no UTF-8") from None
+            raise MqttError(BAD_LOGIN, "the user of PLAIN is not UTF-8") from None
 
 
 class External(LoginExchange):
@@ -117,7 +117,7 @@ class EnhancedLogin:
             MqttError: it is neither, or of another method, or its data makes no sense.
         """
         if answer.properties.maybe_text(AUTH_METHOD) != self.method:
-            raise MqttError(PROTOCOL_ERROR, "AUTH by another method than CONNECT")
+            raise MqttError(PROTOCOL_ERROR, "AUTH with a method other than that of CONNECT")
         if answer.reason == LOGIN_AGAIN and is_open and self.exchange is None:
             self.is_again = True
             self.exchange = METHODS[self.method](certificate_user)

@@ -249,7 +249,7 @@ def malformed(what: str) -> MqttError:
 
 
 def overlong() -> MqttError:
-    return malformed("a number with octets that could be left out")
+    return malformed("a number with redundant octets")
 
 
 class Reader:
@@ -266,7 +266,7 @@ class Reader:
     def _take(self, size: i64) -> i64:
         pos = self.pos
         if size > self.end - pos:
-            raise malformed("a packet that is shorter than what it holds")
+            raise malformed("a packet that is shorter than its content")
         self.pos = pos + size
         return pos
 
@@ -356,13 +356,13 @@ class Reader:
             found.ids.append(value)
             return
         if identifier in found.values:
-            raise MqttError(PROTOCOL_ERROR, f"the property {identifier} is there twice")
+            raise MqttError(PROTOCOL_ERROR, f"the property {identifier} appears twice")
         found.values[identifier] = value
 
     def done(self) -> None:
         """Make sure that nothing is left."""
         if self.pos != self.end:
-            raise malformed("a packet with more than belongs into it")
+            raise malformed("a packet with bytes after its content")
 
 
 def decode_text(raw: bytes) -> str:
@@ -431,7 +431,7 @@ def decode_subscribe(data: bytes, pos: i64, end: i64, version: int) -> Subscribe
         if options & ~allowed or options & 3 == 3 or options & 0x30 == 0x30:
             raise malformed("options of a subscription that do not exist")
         if options & 4 and filter_.startswith("$share/"):
-            raise MqttError(PROTOCOL_ERROR, "a shared subscription without its own messages")
+            raise MqttError(PROTOCOL_ERROR, "a shared subscription with No Local")
         wanted.append(Wanted(filter_, options))
     if not wanted:
         raise MqttError(PROTOCOL_ERROR, "SUBSCRIBE without a filter")
@@ -491,7 +491,7 @@ def check_topic(topic: str) -> None:
         MqttError: it has wildcards, or is empty.
     """
     if topic == "" or "+" in topic or "#" in topic:
-        raise MqttError(BAD_TOPIC, f"{topic[:64]!a} is no topic: it is empty, or has a wildcard")
+        raise MqttError(BAD_TOPIC, f"{topic[:64]!a} is not a topic: it is empty, or has a wildcard")
 
 
 def check_filter(filter_: str) -> None:
@@ -505,9 +505,9 @@ def check_filter(filter_: str) -> None:
         if level == "+" or (level == "#" and at == len(levels) - 1):
             continue
         if "+" in level or "#" in level:
-            raise MqttError(BAD_FILTER, f"{filter_[:64]!a} is no filter: a wildcard is a level of its own, # the last")
+            raise MqttError(BAD_FILTER, f"{filter_[:64]!a} is not a filter: a wildcard is a whole level, # the last")
     if filter_ == "":
-        raise MqttError(BAD_FILTER, "a filter is not empty")
+        raise MqttError(BAD_FILTER, "an empty filter")
 
 
 # --- out ------------------------------------------------------------------------------------------------------------

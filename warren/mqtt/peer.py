@@ -232,7 +232,7 @@ class MqttPeer(Peer):
         elif kind == PUBLISH:
             most = self.shared.message_max_bytes + PUBLISH_HEAD_BYTES
         if size > most:
-            raise MqttError(TOO_LARGE, f"a packet of {int(size)} bytes is larger than the {int(most)} that are allowed")
+            raise MqttError(TOO_LARGE, f"a packet of {int(size)} bytes is larger than the maximum of {int(most)}")
 
     def _keep(self, piece: bytes) -> None:
         """Keep a piece of a packet."""
@@ -382,14 +382,14 @@ class MqttPeer(Peer):
                 self.begin(UnsubscribeRun(session, unsubscribe, self.version))
             elif kind == PINGREQ:
                 if pos != end:
-                    raise malformed("PINGREQ with something in it")
+                    raise malformed("PINGREQ that is not empty")
                 self.outbox.write(packet(PINGRESP, 0, b""))
             elif kind == DISCONNECT:
                 self._disconnect(session, decode_answer(kind, data, pos, end, self.version))
             elif kind == AUTH:
                 authenticate(self, decode_answer(kind, data, pos, end, self.version))
             else:
-                raise MqttError(PROTOCOL_ERROR, f"a packet of type {kind} at this time")
+                raise MqttError(PROTOCOL_ERROR, f"an unexpected packet of type {kind}")
         finally:
             self.units_left -= self.searched() - searched
         self.check_outbox()
@@ -499,7 +499,7 @@ class MqttPeer(Peer):
         expiry = answer.properties.values.get(SESSION_EXPIRY)
         if isinstance(expiry, int):
             if session.expiry_s == 0 and expiry > 0:
-                raise MqttError(PROTOCOL_ERROR, "a session that was not to outlive its connection")
+                raise MqttError(PROTOCOL_ERROR, "a session that ends with its connection")
             if session.is_resumed and expiry < session.expiry_s:
                 session.authorize(CONFIGURE, "queue", queue_name(self.client_id, 0))
             session.keep_for(min(expiry, SESSION_EXPIRY_MAX_S))

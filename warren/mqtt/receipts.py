@@ -48,7 +48,7 @@ class Receipts(Confirms):
             MqttError: there are more of them than packet ids.
         """
         if len(self._waiting) >= PACKET_IDS:
-            raise MqttError(RECEIVE_MAXIMUM, f"more than {PACKET_IDS} messages that wait for PUBACK or PUBREC")
+            raise MqttError(RECEIVE_MAXIMUM, f"more than {PACKET_IDS} messages that await PUBACK or PUBREC")
         if qos == 2:
             self._arriving = packet_id
             self._arriving_crc = crc
@@ -62,7 +62,7 @@ class Receipts(Confirms):
         if self.unanswered_count() == 0:
             return False
         if len(self._waiting) >= PACKET_IDS:
-            raise MqttError(RECEIVE_MAXIMUM, f"more than {PACKET_IDS} messages that wait for PUBACK or PUBREC")
+            raise MqttError(RECEIVE_MAXIMUM, f"more than {PACKET_IDS} messages that await PUBACK or PUBREC")
         self._waiting.append((int(self.published), packet_id | OF_QOS_2, 0))
         return True
 

@@ -38,7 +38,7 @@ def retain(
     expires_ms = 0 if expiry_s < 0 else now_ms + min(expiry_s * 1000, EXPIRATION_MAX_MS)
     found = properties_of(properties, qos, False, "").encode()
     if not retained.put(topic, Retained(user, now_ms, expires_ms, found, body)):
-        raise MqttError(QUOTA, "too much is retained in this virtual host, or by this user, already")
+        raise MqttError(QUOTA, "the retain limit of this virtual host, or of this user, is reached")
 
 
 def maybe_replayed(retained: RetainedMessages, now_ms: int, topic: str) -> Message | None:

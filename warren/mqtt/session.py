@@ -134,7 +134,7 @@ class MqttSession(Session):
 
     def refused(self, packet_id: int, qos: int) -> None:
         """Report that a queue has refused a message."""
-        explanation = "a queue that is full has refused the message"
+        explanation = "a full queue has refused the message"
         if self._mqtt.version == V5:
             words = explanation if self._mqtt.limits.takes_problems else ""
             kind = PUBREC if qos == 2 else PUBACK
@@ -214,9 +214,9 @@ class MqttSession(Session):
         elif qos == 1:
             return
         if received >= UNANSWERED_MAX:
-            raise MqttError(RECEIVE_MAXIMUM, f"more than {UNANSWERED_MAX} messages that are not answered yet")
+            raise MqttError(RECEIVE_MAXIMUM, f"more than {UNANSWERED_MAX} unanswered messages")
         if qos == 2 and not self.sessions.has_room_for_ids(self.kept):
-            raise MqttError(QUOTA, "too many packet ids of QoS 2 are remembered in this virtual host already")
+            raise MqttError(QUOTA, "the limit of QoS 2 packet ids in this virtual host is reached")
 
     def publish(
         self, topic: str, properties: Properties, qos: int, retained: bool, packet_id: int, body: bytes
@@ -383,7 +383,7 @@ class MqttSession(Session):
             return
         if tag is not None:
             if not self.sessions.has_room_for_ids(self.kept):
-                raise MqttError(QUOTA, "too many packet ids of QoS 2 are remembered in this virtual host already")
+                raise MqttError(QUOTA, "the limit of QoS 2 packet ids in this virtual host is reached")
             self.sessions.release(self.kept, packet_id)
             ledger.take_room(1)
             self.acknowledge(tag, False)

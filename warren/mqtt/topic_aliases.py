@@ -34,11 +34,11 @@ class TopicAliases:
             MqttError: the alias is too high, or stands for nothing.
         """
         if alias > ALIASES:
-            raise MqttError(BAD_ALIAS, f"topic aliases go up to {ALIASES}")
+            raise MqttError(BAD_ALIAS, f"the maximum topic alias is {ALIASES}")
         if topic:
             self._topics[alias] = topic
             return topic
         topic = self._topics.get(alias, b"")
         if topic == b"":
-            raise MqttError(PROTOCOL_ERROR, f"the topic alias {alias} stands for nothing")
+            raise MqttError(PROTOCOL_ERROR, f"the topic alias {alias} is not set")
         return topic

@@ -82,7 +82,7 @@ def split_shared(filter_: str) -> tuple[str, str]:
     group, slash, rest = filter_[len(SHARED) :].partition("/")
     if group == "" or slash == "" or rest == "" or "+" in group or "#" in group:
         raise MqttError(
-            BAD_FILTER, f"{filter_[:64]!a} is no shared filter: $share/GROUP/FILTER, wildcards in FILTER only"
+            BAD_FILTER, f"{filter_[:64]!a} is not a shared filter: $share/GROUP/FILTER, wildcards in FILTER only"
         )
     return rest, group
 

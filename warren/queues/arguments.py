@@ -486,7 +486,7 @@ def _conflict(values: Table, queue_type: str) -> tuple[str, str]:
             return "key-shared", '"not with x-single-active-consumer, which leaves one consumer for all keys"'
     if values.get("storage") == "memory":
         if values.get("read-committed") is True:
-            return "read-committed", '"not with x-storage memory, where nothing is committed"'
+            return "read-committed", '"not with x-storage memory, which commits nothing"'
         if queue_type == QUORUM:
             return "storage", '"not memory: a quorum queue keeps its messages on disk"'
         if "max-length" not in values and "max-length-bytes" not in values:

@@ -194,9 +194,9 @@ class _Window:
 def why_not_selected(queue: BaseQueue) -> str:
     """Return why consumers of `queue` cannot select messages, "": they can."""
     if queue.rules.key_shared:
-        return f"queue '{queue.name}' shares keys, and hands out what is next of a key"
+        return f"queue '{queue.name}' shares keys, and always delivers the next message of a key"
     if queue.rules.memory_only:
-        return f"queue '{queue.name}' has x-storage memory, and what nobody takes might have to leave it"
+        return f"queue '{queue.name}' has x-storage memory, and messages that nobody takes may be dropped"
     return ""
 
 

@@ -93,7 +93,7 @@ def _name(path: str, encoded: str) -> str:
 
 
 def _wrong(path: str) -> ConnectionException:
-    return ConnectionException(SYNTAX_ERROR, f"{path[:64]!a} is no destination")
+    return ConnectionException(SYNTAX_ERROR, f"{path[:64]!a} is not a destination")
 
 
 def reply_path(queue: str) -> str:

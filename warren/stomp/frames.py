@@ -78,7 +78,7 @@ class StompFrame:
             return None
         found = maybe_number(value, most)
         if found is None:
-            raise ConnectionException(SYNTAX_ERROR, f"the header '{name}' is no whole number up to {most}")
+            raise ConnectionException(SYNTAX_ERROR, f"the header '{name}' is not a whole number up to {most}")
         return found
 
 
@@ -132,10 +132,10 @@ def content_length(frame: StompFrame, most: int) -> int:
     given = given.strip()
     size = maybe_number(given, 10**_DIGITS_MAX - 1)
     if size is None:
-        raise ConnectionException(FRAME_ERROR, "content-length is no number")
+        raise ConnectionException(FRAME_ERROR, "content-length is not a number")
     if size > most:
         said = number_text(size)
-        raise ConnectionException(FRAME_ERROR, f"a body of {said} bytes is larger than the {most} that are allowed")
+        raise ConnectionException(FRAME_ERROR, f"a body of {said} bytes (maximum {most})")
     return size
 
 

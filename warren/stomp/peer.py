@@ -228,7 +228,7 @@ class StompPeer(Peer):
             self._keep(data[pos:])
             return end
         if data[stop] != 0:
-            raise ConnectionException(FRAME_ERROR, "a body that does not end where its content-length says")
+            raise ConnectionException(FRAME_ERROR, "a body whose end does not match its content-length")
         self._whole(data[pos:stop])
         return stop + 1
 
@@ -242,7 +242,7 @@ class StompPeer(Peer):
         is_send = frame is None or frame.command == "SEND"
         most: i64 = self.shared.message_max_bytes if is_send else 0
         if held.size + size > most or not self.running:
-            raise ConnectionException(FRAME_ERROR, f"a body larger than the {int(most)} bytes that are allowed")
+            raise ConnectionException(FRAME_ERROR, f"a body of more than {int(most)} bytes")
         cost: i64 = held.add(piece)
         session = self._session
         if session is not None:

@@ -58,7 +58,7 @@ HEAD_KEPT_BYTES: Final = 1024
 SUBSCRIPTION_ID_MAX_BYTES: Final = 200
 TRANSACTIONS_MAX: Final = 64
 TAGS_PER_STEP: Final = 16  # sorted again after ABORT
-COMMIT_REFUSED: Final = "a queue that is full would refuse a message of the transaction: nothing of it has happened"
+COMMIT_REFUSED: Final = "a full queue would refuse a message of the transaction: nothing was done"
 RECEIPTS_MAX_BYTES: Final = 1 << 20
 RECEIPT_OVERHEAD_BYTES: Final = 200
 DECLARED_MIN: Final = 1000  # queues, before it is looked which of them are gone
@@ -355,9 +355,7 @@ class StompSession(Session):
 
     def refused(self, receipt: str) -> None:
         """Fail the connection: a queue has refused a SEND with a receipt."""
-        self._stomp.fail_later(
-            ChannelException(PRECONDITION_FAILED, "a queue that is full has refused the message"), receipt
-        )
+        self._stomp.fail_later(ChannelException(PRECONDITION_FAILED, "a full queue has refused the message"), receipt)
 
     def write_returned(self, message: Message) -> None:
         """Do nothing: nothing is mandatory in STOMP."""
@@ -388,7 +386,7 @@ class StompSession(Session):
         """
         target = parse_destination(frame.need("destination"))
         if target.kind == TEMP_QUEUE:
-            raise ConnectionException(SYNTAX_ERROR, "/temp-queue/ stands in reply-to only")
+            raise ConnectionException(SYNTAX_ERROR, "/temp-queue/ is allowed in reply-to only")
         if target.kind == QUEUE:
             self._declare(target, frame)
         properties = properties_of(frame)
@@ -594,7 +592,7 @@ class StompSession(Session):
         name, tag = self._name_of(frame)
         subscription = self.subscriptions.pop(tag, None)
         if subscription is None and not self._is_durable(frame):
-            raise ConnectionException(PRECONDITION_FAILED, f"there is no subscription '{name}'")
+            raise ConnectionException(PRECONDITION_FAILED, f"unknown subscription '{name}'")
         queue = ""
         if subscription is not None:
             queue = subscription.queue
@@ -620,7 +618,7 @@ class StompSession(Session):
         session, _, number = name.rpartition("@@")
         tag = maybe_number(number, TAG_MAX)
         if tag is None or session != self._stomp.session_name:
-            raise ConnectionException(SYNTAX_ERROR, f"{name[:64]!a} is no message of this connection")
+            raise ConnectionException(SYNTAX_ERROR, f"{name[:64]!a} is not a message of this connection")
         consumer = self.ledger.outstanding(tag).consumer
         tags = None if consumer is None else self._ledger.cumulative.get(consumer.tag)
         requeue = frame.is_true("requeue", default=True)
@@ -661,7 +659,7 @@ class StompSession(Session):
     def _the_transaction(self, name: str) -> Transaction:
         found = self._transactions.get(name)
         if found is None:
-            raise ConnectionException(SYNTAX_ERROR, f"there is no transaction '{name[:64]}'")
+            raise ConnectionException(SYNTAX_ERROR, f"unknown transaction '{name[:64]}'")
         return found
 
     def begin_transaction(self, frame: StompFrame) -> None:

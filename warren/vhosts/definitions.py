@@ -75,4 +75,4 @@ def _nearest_double(text: str) -> float:
 
 
 def _no_number(constant: str) -> object:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

@@ -247,4 +247,4 @@ def test_a_message_with_very_many_topics_is_refused_where_each_has_to_be_permitt
     client.feed(publish(2 * TOPIC_STEPS_MAX // each))
     close = client.expect(m.ChannelClose)
     assert close.reply_code == 406
-    assert "has more routing keys than its topic permissions can be asked about" in close.reply_text
+    assert "has more routing keys than its topic permissions can be checked for" in close.reply_text

@@ -82,7 +82,7 @@ def test_whatever_is_changed_the_broker_goes_on(version: int) -> None:
         (b"\x80\x06\0\x01\0\x01a\0", "flags of SUBSCRIBE"),
         (b"\x82\x02\0\x01", "SUBSCRIBE without filters"),
         (b"\x82\x06\0\x01\0\x01a\x03", "a subscription with QoS 3"),
-        (b"\xc0\x01\0", "PINGREQ with something in it"),
+        (b"\xc0\x01\0", "PINGREQ that is not empty"),
         (b"\x00\x00", "type 0"),
         (b"\xf0\x00", "AUTH"),
         (b"\x10\x00", "CONNECT again"),
