@@ -832,5 +832,5 @@ class MetricsHandlers(Handlers):
             "Chosen families of metrics",
             query=("family", "vhost", "queue"),
         ),
-        Route("GET", "/metrics/memory-breakdown", _MONITOR, show_metrics, "What takes memory, for Prometheus"),
+        Route("GET", "/metrics/memory-breakdown", _MONITOR, show_metrics, "Memory use, for Prometheus"),
     )

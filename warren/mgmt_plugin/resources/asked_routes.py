@@ -76,7 +76,7 @@ class AskedRouteHandlers(Handlers):
             "/api/warren/route/{vhost}",
             Access.VHOST_VISIBLE,
             ask_route,
-            "Where a message would go",
+            "Queues that a message would reach",
             Question,
             is_audited=False,
         ),

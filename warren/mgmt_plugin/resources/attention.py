@@ -105,13 +105,13 @@ class AttentionHandlers(Handlers):
             "/api/warren/attention",
             Access.USER,
             show_attention,
-            "Queues that grow, that have no consumer, whose oldest message is old",
+            "Queues that grow, have no consumer, or have an old oldest message",
         ),
         Route(
             "GET",
             "/api/warren/attention/{vhost}",
             Access.VHOST_VISIBLE,
             show_attention,
-            "The same of a vhost",
+            "The same for a vhost",
         ),
     )

@@ -139,8 +139,8 @@ class BackupHandlers(Handlers):
         return found
 
     ROUTES: ClassVar = (
-        Route("POST", _P, _ADMIN, begin_backup, "Hold everything durable still, to be copied"),
-        Route("GET", _P, _ADMIN, list_backups, "The backup that is being made"),
+        Route("POST", _P, _ADMIN, begin_backup, "Begin a backup: freeze everything durable for copying"),
+        Route("GET", _P, _ADMIN, list_backups, "The backup in progress"),
         Route("GET", _B, _ADMIN, show_backup, "A backup: its place in the log and its size"),
         Route("GET", f"{_B}/files", _ADMIN, list_files, "The files of a backup"),
         Route(
@@ -151,7 +151,7 @@ class BackupHandlers(Handlers):
             "A piece of a file of a backup, with its CRC-32",
             query=("name", "offset", "length"),
         ),
-        Route("DELETE", _B, _ADMIN, end_backup, "End a backup: let go of what is held"),
+        Route("DELETE", _B, _ADMIN, end_backup, "End a backup: release what it froze"),
     )
 
 

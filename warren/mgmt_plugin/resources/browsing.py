@@ -350,7 +350,7 @@ class BrowsingHandlers(Handlers):
             "/api/warren/queues/{vhost}/{queue}/messages",
             Access.VHOST,
             browse,
-            "Look at the messages of a queue; nothing happens to them",
+            "Browse the messages of a queue without changing it",
             query=("state", "offset", "count", "scan_from", "routing_key", "header", "body", "truncate"),
         ),
         Route(
@@ -358,6 +358,6 @@ class BrowsingHandlers(Handlers):
             "/api/warren/queues/{vhost}/{queue}/held",
             Access.VHOST_VISIBLE,
             show_held,
-            "How much a queue holds back",
+            "Number of messages that a queue holds back",
         ),
     )

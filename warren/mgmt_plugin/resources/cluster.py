@@ -153,7 +153,7 @@ class ClusterHandlers(Handlers):
         return dict(OK)
 
     ROUTES: ClassVar = (
-        Route("GET", "/health/live", Access.PUBLIC, show_live, "The loop of the broker turns"),
+        Route("GET", "/health/live", Access.PUBLIC, show_live, "The broker's event loop runs"),
         Route("GET", "/health/ready", Access.PUBLIC, show_ready, "Clients are served here, alarms or not"),
         Route(
             "GET",
@@ -168,7 +168,7 @@ class ClusterHandlers(Handlers):
             "/api/cluster/transfer",
             Access.ADMINISTRATOR,
             transfer,
-            "Have another node lead: the one named, or any",
+            "Transfer leadership to the named node, or to any",
             Successor,
         ),
         Route(
@@ -176,17 +176,17 @@ class ClusterHandlers(Handlers):
             "/api/cluster/forget",
             Access.ADMINISTRATOR,
             forget,
-            "Count a node no longer that is gone for good",
+            "Remove a dead node from the member count",
             NodeChange,
         ),
-        Route("POST", "/api/cluster/drain", Access.ADMINISTRATOR, drain, "Have a node not lead", NodeChange),
-        Route("POST", "/api/cluster/revive", Access.ADMINISTRATOR, revive, "Let a node lead again", NodeChange),
+        Route("POST", "/api/cluster/drain", Access.ADMINISTRATOR, drain, "Bar a node from leading", NodeChange),
+        Route("POST", "/api/cluster/revive", Access.ADMINISTRATOR, revive, "Allow a node to lead again", NodeChange),
         *checks(
             {
                 "is-in-service": (check_in_service, "The node is not in maintenance"),
-                "node-is-quorum-critical": (check_quorum_critical, "Without this node enough others are in sync"),
+                "node-is-quorum-critical": (check_quorum_critical, "Enough other nodes are in sync"),
                 "node-is-mirror-sync-critical": (check_quorum_critical, "The same, as older tools ask"),
-                "reached-target-cluster-size": (check_size, "As many nodes run as there are to be"),
+                "reached-target-cluster-size": (check_size, "All configured nodes run"),
             }
         ),
     )

@@ -155,7 +155,7 @@ class ConnectionHandlers(Handlers):
             query=_LIST_QUERY,
         ),
         Route("GET", _C, Access.USER, show_connection, "A connection", query=RANGE_QUERY),
-        Route("DELETE", _C, Access.USER, close_connection, "Close a connection; X-Reason says why"),
+        Route("DELETE", _C, Access.USER, close_connection, "Close a connection; X-Reason: the reason"),
         Route(
             "GET",
             f"{_C}/channels",
@@ -169,7 +169,7 @@ class ConnectionHandlers(Handlers):
             f"{_C}/subscriptions",
             Access.USER,
             list_subscriptions,
-            "What an MQTT or STOMP client has subscribed to",
+            "Subscriptions of an MQTT or STOMP client",
         ),
         Route("GET", f"{_C}/sessions", Access.USER, list_sessions, "AMQP 1.0 sessions of a connection"),
         Route("GET", _U, Access.USER, list_user_connections, "Connections of a user", query=_LIST_QUERY),

@@ -147,6 +147,6 @@ class ConsumerHandlers(Handlers):
             "/api/consumers/{vhost}/{connection}/{number}/{consumer}",
             Access.VHOST_VISIBLE,
             cancel_consumer,
-            "Cancel a consumer of one's own, or as administrator (not RabbitMQ's); X-Reason says why",
+            "Cancel a consumer: one's own, or any as administrator (Warren only); X-Reason: the reason",
         ),
     )

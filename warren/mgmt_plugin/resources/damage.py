@@ -66,6 +66,8 @@ class DamageHandlers(Handlers):
         return {"messages": self._damage.give_up(asked.vhost, asked.queue), "reads": reads}
 
     ROUTES: ClassVar = (
-        Route("GET", "/api/warren/damage", Access.MONITORING, list_damage, "What is unreadable, or damaged on disk"),
+        Route(
+            "GET", "/api/warren/damage", Access.MONITORING, list_damage, "Data that is unreadable, or damaged on disk"
+        ),
         Route("POST", "/api/warren/damage/give-up", Access.ADMINISTRATOR, give_up, "Give up damaged data of a queue"),
     )

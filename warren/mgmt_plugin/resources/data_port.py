@@ -321,16 +321,14 @@ class DataPortHandlers(Handlers):
 
     ROUTES: ClassVar = (
         Route("GET", _V, Access.CLIENT, list_readable, "The queues that the user may read"),
-        Route("GET", QUEUE_PATH, Access.CLIENT, describe, "What a queue holds, for bulk readers"),
-        Route(
-            "POST", f"{QUEUE_PATH}/plan", Access.CLIENT, plan, "Where a range of offsets can be cut into pieces", Range
-        ),
+        Route("GET", QUEUE_PATH, Access.CLIENT, describe, "Content of a queue, for bulk readers"),
+        Route("POST", f"{QUEUE_PATH}/plan", Access.CLIENT, plan, "Split points of a range of offsets", Range),
         Route(
             "GET",
             f"{QUEUE_PATH}/files",
             Access.CLIENT,
             list_files,
-            "Where in its files the sealed part of a range is",
+            "Place of the sealed part of a range in its files",
             query=_FILES,
         ),
         Route(

@@ -283,7 +283,7 @@ class DefinitionHandlers(Handlers):
             yield plan
 
     ROUTES: ClassVar = (
-        Route("GET", "/api/definitions", _ADMIN, export_definitions, "Definitions of everything", query=("download",)),
+        Route("GET", "/api/definitions", _ADMIN, export_definitions, "All definitions", query=("download",)),
         Route(
             "GET", "/api/definitions/{vhost}", _ADMIN, export_definitions, "Definitions of a vhost", query=("download",)
         ),
@@ -293,7 +293,7 @@ class DefinitionHandlers(Handlers):
             "/api/definitions/{vhost}",
             _ADMIN,
             import_definitions,
-            "Import them into a vhost",
+            "Import definitions into a vhost",
             query=_OWN,
             limits=LIMITS,
         ),
@@ -302,7 +302,7 @@ class DefinitionHandlers(Handlers):
             _DRY_RUN,
             _ADMIN,
             plan_import,
-            "What importing definitions would change",
+            "Changes that an import of definitions would make",
             query=_OWN,
             limits=LIMITS,
             is_audited=False,

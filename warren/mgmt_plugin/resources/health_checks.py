@@ -157,18 +157,21 @@ class HealthHandlers(Handlers):
     ROUTES: ClassVar = (
         Route("GET", "/api/healthchecks/node", _USER, check_nothing, "Deprecated, always well"),
         Route("GET", "/api/healthchecks/node/{node}", _USER, check_nothing, "Deprecated, always well"),
-        Route("GET", "/health", Access.PUBLIC, show_health, "Whether the broker can do its work"),
+        Route("GET", "/health", Access.PUBLIC, show_health, "Health of the broker"),
         Route("GET", "/health/leader", Access.PUBLIC, show_health, "The same; fails on nodes that do not lead"),
         *checks(
             {
                 "alarms": (check_alarms, "No alarm is in effect"),
                 "local-alarms": (check_alarms, "No alarm is in effect on this node"),
-                "certificate-expiration/{within}/{unit}": (check_certificates, "No certificate ends within that time"),
-                "port-listener/{port}": (check_port, "Something listens on that port"),
-                "protocol-listener/{protocol}": (check_protocol, "Something listens for these protocols"),
+                "certificate-expiration/{within}/{unit}": (
+                    check_certificates,
+                    "No certificate expires within that time",
+                ),
+                "port-listener/{port}": (check_port, "The port has a listener"),
+                "protocol-listener/{protocol}": (check_protocol, "The protocols have listeners"),
                 "virtual-hosts": (check_running, "All vhosts are running"),
                 "ready-to-serve-clients": (check_running, "The node serves clients"),
-                "below-node-connection-limit": (check_connection_limit, "There may be more connections"),
+                "below-node-connection-limit": (check_connection_limit, "The connection limit is not reached"),
                 "metadata-store/initialized": (check_running, "The metadata store works"),
                 "metadata-store/initialized/with-data": (check_running, "The metadata store works and is not empty"),
                 "quorum-queues-without-elected-leaders/all-vhosts": (check_nothing, "All queues have leaders"),

@@ -150,9 +150,15 @@ class LinkHandlers(Handlers):
         ),
         Route("GET", "/api/lake", Access.MONITORING, list_tables, "Tables that follow streams and queues"),
         Route("GET", "/api/lake/state/down", Access.MONITORING, list_tables_down, "Tables that do not follow"),
-        Route("GET", "/api/lake/{vhost}", Access.MONITORING, list_tables, "Tables that follow what is in a vhost"),
+        Route(
+            "GET",
+            "/api/lake/{vhost}",
+            Access.MONITORING,
+            list_tables,
+            "Tables that follow streams and queues of a vhost",
+        ),
         Route("GET", "/api/lake/{vhost}/state/down", Access.MONITORING, list_tables_down, "Those that do not follow"),
         Route("GET", _T, Access.MONITORING, show_table, "A table that follows"),
-        Route("DELETE", _T, Access.POLICYMAKER, delete_table, "Stop following with a table; its data stays"),
-        Route("DELETE", f"{_T}/restart", Access.POLICYMAKER, restart_table, "Restart a table where it is"),
+        Route("DELETE", _T, Access.POLICYMAKER, delete_table, "Stop a table from following; its data stays"),
+        Route("DELETE", f"{_T}/restart", Access.POLICYMAKER, restart_table, "Restart a table where it stopped"),
     )

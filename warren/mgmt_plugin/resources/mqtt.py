@@ -158,7 +158,7 @@ class MqttHandlers(Handlers):
         return {"cleared": cleared, "refused": refused}
 
     ROUTES: ClassVar = (
-        Route("GET", _S, Access.USER, list_sessions, "Sessions of MQTT clients, also of those away", query=QUERY),
+        Route("GET", _S, Access.USER, list_sessions, "Sessions of MQTT clients, connected or not", query=QUERY),
         Route(
             "GET",
             f"{_S}/{{vhost}}",
@@ -179,13 +179,15 @@ class MqttHandlers(Handlers):
             f"{_S}/{{vhost}}/{{client}}",
             Access.VHOST,
             end_session,
-            "End a session: close its connection, delete its queues; X-Reason says why",
+            "End a session: close its connection, delete its queues; X-Reason: the reason",
         ),
         Route("GET", _ALL, Access.USER, list_retained, "Retained messages", query=(*QUERY, "filter")),
         Route("GET", _R, Access.VHOST, list_retained, "Retained messages of a vhost", query=(*QUERY, "filter")),
         Route("DELETE", _R, Access.VHOST, clear_retained, "Clear the retained messages of a filter", query=("filter",)),
-        Route("GET", f"{_R}/{{topic}}", Access.VHOST, show_retained, "What is retained for a topic, with its payload"),
-        Route("DELETE", f"{_R}/{{topic}}", Access.VHOST, clear_topic, "Clear what is retained for a topic"),
+        Route(
+            "GET", f"{_R}/{{topic}}", Access.VHOST, show_retained, "The retained message of a topic, with its payload"
+        ),
+        Route("DELETE", f"{_R}/{{topic}}", Access.VHOST, clear_topic, "Clear the retained message of a topic"),
     )
 
 

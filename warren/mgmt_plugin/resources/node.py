@@ -275,10 +275,10 @@ class NodeHandlers(Handlers):
     ROUTES: ClassVar = (
         Route("GET", "/api/nodes", _MONITOR, list_nodes, "The nodes", query=_QUERY),
         Route("GET", _N, _MONITOR, show_node, "A node", query=_QUERY),
-        Route("GET", f"{_N}/memory", _MONITOR, show_memory, "What takes the memory of a node"),
-        Route("GET", f"{_N}/memory/relative", _MONITOR, show_relative_memory, "The same in per cent"),
+        Route("GET", f"{_N}/memory", _MONITOR, show_memory, "Memory use of a node"),
+        Route("GET", f"{_N}/memory/relative", _MONITOR, show_relative_memory, "Memory use of a node in per cent"),
         Route("GET", "/api/config/effective", Access.ADMINISTRATOR, show_environment, "All settings, and their origin"),
-        Route("GET", _LOG_LEVEL, _MONITOR, show_log_level, "The least level that is logged now, and by the settings"),
+        Route("GET", _LOG_LEVEL, _MONITOR, show_log_level, "The current log level, and that of the settings"),
         Route(
             "PUT",
             _LOG_LEVEL,

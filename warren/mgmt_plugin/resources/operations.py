@@ -140,8 +140,8 @@ class QueueOperationHandlers(Handlers):
         self._view.queues.forget_keys(queue)
 
     ROUTES: ClassVar = (
-        Route("PUT", f"{_Q}/pause", _USE, pause, "Hand out nothing until resumed"),
-        Route("DELETE", f"{_Q}/pause", _USE, resume, "Hand out messages again"),
+        Route("PUT", f"{_Q}/pause", _USE, pause, "Pause deliveries of a queue"),
+        Route("DELETE", f"{_Q}/pause", _USE, resume, "Resume deliveries of a queue"),
         Route(
             "POST",
             f"{_Q}/held/{{lane}}/release",
@@ -151,7 +151,7 @@ class QueueOperationHandlers(Handlers):
             Release,
         ),
         Route("DELETE", f"{_Q}/held/{{lane}}", _USE, purge_held, "Drop held messages"),
-        Route("GET", f"{_Q}/deduplication", _SEE, show_deduplication, "Which keys a queue remembers"),
+        Route("GET", f"{_Q}/deduplication", _SEE, show_deduplication, "Keys that a queue remembers"),
         Route("DELETE", f"{_Q}/deduplication", _USE, forget_deduplication, "Forget all keys"),
     )
 

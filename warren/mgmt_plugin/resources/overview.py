@@ -208,7 +208,7 @@ class OverviewHandlers(Handlers):
         Route("GET", "/api/overview", _USER, show_overview, "The broker as a whole", query=RANGE_QUERY),
         Route("GET", "/api/version", _USER, show_version, "The version of RabbitMQ whose API this is"),
         Route("GET", "/api/extensions", _USER, list_extensions, "Extensions of the web UI"),
-        Route("GET", "/api/auth", Access.PUBLIC, show_auth, "How one can log in"),
+        Route("GET", "/api/auth", Access.PUBLIC, show_auth, "Login methods of the web UI"),
         Route("GET", "/api/feature-flags", _USER, list_feature_flags, "Feature flags"),
         Route(
             "PUT",

@@ -289,6 +289,6 @@ class ParameterHandlers(Handlers):
         Route("GET", _G, _MAKE, show_global_parameter, "A global parameter"),
         Route("PUT", _G, _ADMIN, put_global_parameter, "Set a global parameter", ParameterBody),
         Route("DELETE", _G, _ADMIN, delete_global_parameter, "Delete a global parameter"),
-        Route("GET", "/api/cluster-name", Access.USER, show_cluster_name, "What the broker is called"),
-        Route("PUT", "/api/cluster-name", _ADMIN, put_cluster_name, "Name the broker", ClusterName),
+        Route("GET", "/api/cluster-name", Access.USER, show_cluster_name, "The cluster name"),
+        Route("PUT", "/api/cluster-name", _ADMIN, put_cluster_name, "Set the cluster name", ClusterName),
     )

@@ -140,7 +140,7 @@ class SnapshotHandlers(Handlers):
             f"{_P}/{{vhost}}/{{queue}}",
             Access.CLIENT,
             make_snapshot,
-            "Copy what waits in a queue, to be read",
+            "Copy the waiting messages of a queue for reading",
             SnapshotOrder,
         ),
         Route("GET", _S, Access.CLIENT, show_snapshot, "A snapshot"),

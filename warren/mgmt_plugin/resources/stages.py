@@ -240,5 +240,7 @@ class StageHandlers(Handlers):
             limits=COMMIT,
         ),
         Route("GET", f"{_V}/commits", Access.VHOST, list_commits, "The last batch of each query"),
-        Route("DELETE", f"{_V}/commits/{{query}}", Access.POLICYMAKER, forget_commits, "Forget a query, begun or done"),
+        Route(
+            "DELETE", f"{_V}/commits/{{query}}", Access.POLICYMAKER, forget_commits, "Forget a query, finished or not"
+        ),
     )

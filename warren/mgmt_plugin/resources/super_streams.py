@@ -167,6 +167,6 @@ class SuperStreamHandlers(Handlers):
         Route("GET", _ALL, Access.USER, list_super_streams, "Super streams of all vhosts", query=QUERY),
         Route("GET", f"{_ALL}/{{vhost}}", _SEE, list_super_streams, "Super streams of a vhost", query=QUERY),
         Route("GET", _ONE, _SEE, show_super_stream, "A super stream and its partitions"),
-        Route("PUT", _ONE, _USE, make_super_stream, "Make a super stream and its partitions", NewSuperStream),
+        Route("PUT", _ONE, _USE, make_super_stream, "Create a super stream and its partitions", NewSuperStream),
         Route("DELETE", _ONE, _USE, delete_super_stream, "Delete a super stream with its partitions"),
     )

@@ -299,7 +299,7 @@ class UserHandlers(Handlers):
         return await self.list_permissions(call)
 
     ROUTES: ClassVar = (
-        Route("GET", "/api/whoami", Access.USER, whoami, "The user who asks"),
+        Route("GET", "/api/whoami", Access.USER, whoami, "The current user"),
         Route("GET", "/api/users", _ADMIN, list_users, "Users", query=QUERY),
         Route(
             "GET",
@@ -312,13 +312,13 @@ class UserHandlers(Handlers):
         Route("POST", "/api/users/bulk-delete", _ADMIN, delete_users, "Delete several users", Names),
         Route("GET", _U, _ADMIN, show_user, "A user"),
         Route("PUT", _U, _ADMIN, put_user, "Create or change a user", UserBody),
-        Route("DELETE", _U, _ADMIN, delete_user, "Delete a user, and close what it has open"),
+        Route("DELETE", _U, _ADMIN, delete_user, "Delete a user, and close its connections"),
         Route("GET", f"{_U}/permissions", Access.USER, list_own_permissions, "Permissions of a user"),
         Route("GET", f"{_U}/topic-permissions", _ADMIN, list_topic_permissions, "Topic permissions of a user"),
         Route("GET", "/api/permissions", _ADMIN, list_permissions, "Permissions", query=QUERY),
         Route("GET", _P, _ADMIN, show_permission, "Permissions of a user in a vhost"),
         Route("PUT", _P, _ADMIN, put_permission, "Set the permissions of a user in a vhost", PermissionBody),
-        Route("DELETE", _P, _ADMIN, delete_permission, "Take away a user's access to a vhost"),
+        Route("DELETE", _P, _ADMIN, delete_permission, "Remove a user's access to a vhost"),
         Route("GET", "/api/topic-permissions", _ADMIN, list_topic_permissions, "Topic permissions", query=QUERY),
         Route("GET", _T, _ADMIN, show_topic_permissions, "Topic permissions of a user in a vhost"),
         Route("PUT", _T, _ADMIN, put_topic_permission, "Set a topic permission", TopicPermissionBody),

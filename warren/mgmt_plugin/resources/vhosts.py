@@ -201,7 +201,7 @@ class VhostHandlers(Handlers):
         Route("PUT", _V, _ADMIN, put_vhost, "Create or change a vhost", VhostBody, makes_vhost=True),
         Route("DELETE", _V, _ADMIN, delete_vhost, "Delete a vhost with everything in it"),
         Route("POST", f"{_V}/deletion/protection", _ADMIN, protect_vhost, "Protect a vhost from deletion"),
-        Route("DELETE", f"{_V}/deletion/protection", _ADMIN, unprotect_vhost, "Allow that a vhost is deleted"),
+        Route("DELETE", f"{_V}/deletion/protection", _ADMIN, unprotect_vhost, "Allow deletion of a vhost"),
         Route("POST", f"{_V}/start/{{node}}", _ADMIN, start_vhost, "Start a vhost, which always runs"),
         Route("GET", "/api/vhost-limits", Access.USER, list_limits, "Limits of vhosts"),
         Route("GET", "/api/vhost-limits/{vhost}", Access.VHOST_VISIBLE, list_limits, "Limits of a vhost"),
