@@ -379,7 +379,7 @@ def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
                 (EtcdSettings(secured.endpoints, tls=trusting), "it does not take the certificate of this node"),
                 (EtcdSettings(secured.endpoints), "its certificate is not from an authority of etcd_ca"),
                 (EtcdSettings(elsewhere, tls=trusting), "its certificate is for another name than this one"),
-                (EtcdSettings(plain), "one that speaks TLS needs https://"),
+                (EtcdSettings(plain), "with TLS write https://"),
             ):
                 stranger = Etcd(replace(settings, attempt_s=PATIENCE_S))
                 with pytest.raises(EtcdError, match=words):

@@ -212,9 +212,12 @@ def test_garbage_is_an_error_or_waits_for_more_and_an_error_stays(garbage: bytes
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"GET / HTTP/1.1\r\n", "that is no broker that replicates"),
+        (b"GET / HTTP/1.1\r\n", "that is not a broker with replication"),
         (PREAMBLE[:6] + (VERSION + 1).to_bytes(2, "big"), f"entries of version {VERSION + 1}"),
-        (PREAMBLE + (8).to_bytes(4, "big") + bytes([99]) + bytes(7), "byte 8 of the link: an entry of kind 99"),
+        (
+            PREAMBLE + (8).to_bytes(4, "big") + bytes([99]) + bytes(7),
+            "byte 8 of the link: an unexpected entry of kind 99",
+        ),
         (PREAMBLE + (9).to_bytes(4, "big") + bytes([3]) + bytes(7), "Sync of 9 bytes: it has 8 to 8"),
         (PREAMBLE + (0xFFFFFFFF).to_bytes(4, "big") + bytes([4]) + bytes(7), "CheckpointPiece of 4294967295 bytes"),
         (PREAMBLE + (8).to_bytes(4, "big") + bytes([3]) + bytes(15), "Sync with a wrong checksum"),
@@ -237,7 +240,7 @@ def test_the_place_of_an_error_counts_what_was_taken_before() -> None:
 
 
 def test_what_a_follower_sends_is_not_taken_from_a_leader() -> None:
-    with pytest.raises(EntryError, match="does not belong here"):
+    with pytest.raises(EntryError, match="unexpected entry"):
         list(entries_of(bytes_of([Ack(1, 1, 1, 1, 1)]), FROM_LEADER))
 
 

@@ -29,9 +29,9 @@ class AskedChange:
         if isinstance(change, Refusal):
             return change.reason
         if change != record and request.ask is Ask.FORGET and self._is_there(now_s, record, request, peers):
-            return f"{request.node} runs, or did some seconds ago: stop it first, for good, and wait a moment"
+            return f"{request.node} runs, or ran some seconds ago: stop it for good first, and wait a moment"
         if now_s < self._until_s and self._asked not in (None, (request.ask, request.node)):
-            return "another change is under way: ask again"
+            return "another change is in progress: try again"
         self._asked = (request.ask, request.node)
         self._until_s = now_s + self._timers.command_s
         return ""

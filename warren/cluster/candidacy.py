@@ -198,15 +198,15 @@ class Candidacy:
     def _why_no_recovery(self, now_s: float) -> str:
         leader = self._following.answering(now_s)
         if leader is not None:
-            return f"{leader.node} leads, and answers: nothing has to be recovered"
+            return f"{leader.node} leads, and answers: nothing needs recovery"
         if self._recovery is None:
-            return "this node has no messages: ask the one whose log goes furthest"
+            return "this node has no messages: use the node with the longest log"
         if not self._view.is_read or self._view.is_swapping:
-            return "etcd has not answered yet, or this node stands for election: ask again"
+            return "etcd has not answered yet, or this node stands for election: try again"
         if self._view.is_gone:
-            return "etcd had a record when this node was started, and has lost it: start the node again, and ask again"
+            return "etcd had a record when this node was started, and has lost it: restart the node, and try again"
         if self._view.is_refuted:
-            return "etcd has another record than this node knows, an older one: start the node again, and ask again"
+            return "etcd has another record than this node knows, an older one: restart the node, and try again"
         return ""
 
     # --- election -------------------------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ class Driver:
             return str(error)
         known = self.member.record
         if found is None or known is None or found.record.epoch != known.epoch:
-            return "etcd has not the record by which this node leads"
+            return "etcd does not have the record that makes this node the leader"
         return ""
 
     async def run(self) -> None:

@@ -63,14 +63,14 @@ class EtcdError(Exception):
 
 # Texts for operators in place of an error of etcd or of TLS, by a part of that, or by OpenSSL's number.
 _PLAIN: Final = (
-    ("authentication failed", "it does not take this user and password: etcd_user or etcd_password_file is wrong"),
-    ("user name is empty", "it wants a login: set etcd_user and etcd_password_file"),
-    ("authentication is not enabled", "it has no users: leave out etcd_user and etcd_password_file"),
+    ("authentication failed", "it refuses this user and password: etcd_user or etcd_password_file is wrong"),
+    ("user name is empty", "it requires a login: set etcd_user and etcd_password_file"),
+    ("authentication is not enabled", "it has no users: remove etcd_user and etcd_password_file"),
     ("permission denied", "permission denied: its user needs a role that reads and writes the keys of the cluster"),
     ("HTTP request to an HTTPS server", "it speaks TLS: write https:// in the setting etcd"),
 )
 _UNVERIFIED: Final = {
-    9: "its certificate is not valid yet: look at the clocks",
+    9: "its certificate is not valid yet: compare the clocks",
     10: "its certificate has expired",
     **dict.fromkeys((18, 19, 20, 21), "its certificate is not from an authority of etcd_ca"),
     **dict.fromkeys((62, 64), "its certificate is for another name than this one"),
@@ -148,7 +148,7 @@ class Etcd:
     def __init__(self, settings: EtcdSettings) -> None:
         self.traffic = Traffic()
         if not settings.endpoints:
-            raise ValueError("no endpoint of etcd is given")
+            raise ValueError("the setting etcd names no endpoint")
         self._settings = settings
         self._endpoints = [_checked(endpoint) for endpoint in settings.endpoints]
         self._at = 0
@@ -188,7 +188,7 @@ class Etcd:
         answer = await self._read("kv/range", {"key": text(key)}, RangeAnswer)
         for pair in answer.kvs:
             if pair.key != key:
-                raise EtcdError("etcd has answered with another key than the one that was asked for")
+                raise EtcdError("etcd answered with a key that was not requested")
             return KeyValue(pair.key, pair.value, pair.mod_revision), answer.header.revision
         return None, answer.header.revision
 
@@ -512,7 +512,7 @@ def _words(error: BaseException) -> str:
     if isinstance(error, trio.TooSlowError):
         return "no answer in time"
     if isinstance(error, h11.ProtocolError):
-        return "it hangs up, or does not speak HTTP; one that speaks TLS needs https:// in the setting etcd"
+        return "it hangs up, or does not speak HTTP; with TLS write https:// in the setting etcd"
     cause = error if isinstance(error, ssl.SSLError) else error.__cause__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _UNVERIFIED.get(cause.verify_code, f"its certificate cannot be verified: {cause.verify_message}")
@@ -521,7 +521,7 @@ def _words(error: BaseException) -> str:
         if "alert" in reason:
             return f"it does not take the certificate of this node, or wants one (etcd_certificate): {reason}"
         if reason in ("wrong version number", "record layer failure"):
-            return "it speaks no TLS: write http:// in the setting etcd"
+            return "it does not use TLS: write http:// in the setting etcd"
         return f"TLS fails: {reason}"
     if isinstance(cause, BaseExceptionGroup):  # of several addresses of the host
         cause = cause.exceptions[0]

@@ -36,7 +36,7 @@ class Handover:
     def begin(self, now_s: float, record: Record, node: str | None) -> Replica | Refusal:
         """Hand over, and return to which replica; without a `node`, to the one that has most of the log."""
         if self.target is not None:
-            return Refusal(f"this node hands over to {self.target.node} already")
+            return Refusal(f"this node is already handing over to {self.target.node}")
         target = self._chosen(now_s, record, node)
         if isinstance(target, Replica):
             self.target = target

@@ -164,7 +164,7 @@ class Leadership:
         if record is None:
             target: Replica | Refusal = Refusal("this node does not lead")
         elif not self.has_recovered:
-            target = Refusal("this node does not lead yet: it recovers")
+            target = Refusal("this node does not lead yet: it is recovering")
         else:
             target = self.handover.begin(now_s, record, node)
         self._actions.add(RefuseCommand(target.reason) if isinstance(target, Refusal) else HandOver(target))

@@ -226,7 +226,7 @@ class Member:
                 if epoch > leads.epoch:
                     self._end(f"{replica} knows of epoch {epoch}")
             case Objected(replica, committed):
-                self._end(f"{replica} has as committed what this node lacks, up to {committed}")
+                self._end(f"{replica} has committed data that this node lacks, up to {committed}")
             case Heard(replica):
                 leads.peers.heard(replica, now_s)
             case LinkLost(replica):
@@ -252,7 +252,7 @@ class Member:
             case Drained(lsn):
                 leads.handover.drained(now_s, lsn)
             case RecoveryRequested():
-                self._actions.add(RefuseCommand("this node leads: nothing has to be recovered"))
+                self._actions.add(RefuseCommand("this node leads: nothing needs recovery"))
             case _:
                 pass  # what a follower is told is of no use now
 

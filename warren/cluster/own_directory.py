@@ -62,8 +62,8 @@ class OwnDirectory:
         elif life not in self._lives or (is_start and self._began_at < record.floor):
             self.trouble = (
                 f"the data directory of this node is older than it was: its log ended at {self._began_at}, and it had "
-                f"all up to {Position(*record.floor)} at least. It was restored from a copy, or its disk lost what was "
-                "synced. This node does not lead before another one has caught it up"
+                f"all up to {Position(*record.floor)} at least. It was restored from a copy, or its disk lost synced "
+                "data. This node cannot lead until another one has sent it the missing data"
             )
             self._keep(self._lives[-1:])
             self._actions.report(self.trouble)

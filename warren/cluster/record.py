@@ -290,11 +290,11 @@ def forgotten(record: Record, node: str) -> Record | Refusal:
     if node not in record.assigned:
         return Refusal(_unknown(record, node))
     if node == record.leader.node:
-        return Refusal(f"{node} leads: transfer that to another node first")
+        return Refusal(f"{node} leads: transfer leadership to another node first")
     in_sync = frozenset(replica for replica in record.in_sync if replica.node != node)
     if len(record.forgotten) >= REPLICAS_MAX:
         return Refusal(
-            f"{REPLICAS_MAX} nodes are forgotten already: have one of them join again, with an empty directory"
+            f"{REPLICAS_MAX} nodes are forgotten already: let one of them join again, with an empty directory"
         )
     changed = dataclasses.replace(
         _of_set(record, in_sync),
@@ -370,7 +370,7 @@ def made_anew(store: str, survivor: Replica, log_epoch: int, min_in_sync: int) -
 
 
 def _unknown(record: Record, node: str) -> str:
-    return f"{node} is no node of this cluster; its nodes are {', '.join(sorted(record.assigned))}"
+    return f"{node} is not a node of this cluster; its nodes are {', '.join(sorted(record.assigned))}"
 
 
 def _of_set(record: Record, in_sync: frozenset[Replica], lives: Mapping[str, str] | None = None) -> Record:

@@ -72,7 +72,7 @@ def fault(own: str, others: Iterable[str], etcd: Iterable[str]) -> str:
     elsewhere += [host for host in (urlsplit(url).hostname or "" for url in etcd) if not _is_loopback(host)]
     if not elsewhere:
         return ""
-    return f"{own} leads to this machine only, and {elsewhere[0]} is another one: set cluster_advertise"
+    return f"{own} reaches only this machine, but {elsewhere[0]} is another one: set cluster_advertise"
 
 
 def _is_loopback(address: str) -> bool:

@@ -56,7 +56,7 @@ class CutCopies:
         size = end - start
         try:
             if not self.make_room(size):
-                log.warning("what is cut off the log is not kept: it is too large", segment=number, bytes=size)
+                log.warning("data cut off the log is not kept: it is too large", segment=number, bytes=size)
                 return False
             handle = self._fs.open(segment_path(number), writable=False)
             try:
@@ -66,7 +66,7 @@ class CutCopies:
                 self._fs.close(handle)
             self._write(f"{_PREFIX}{number:010}-{size}-{self._clock_ms()}", start, head, content)
         except OSError as error:
-            log.warning("what is cut off the log is not kept", segment=number, bytes=size, reason=str(error))
+            log.warning("data cut off the log is not kept", segment=number, bytes=size, reason=str(error))
             with suppress(OSError):
                 self._drop(_TMP)
             return False

@@ -201,7 +201,7 @@ class ElectedNode:
         self.may_serve()
 
     def hand_over(self, target: Replica) -> None:
-        log.info("this node hands over, and sends its clients away", target=target.node)
+        log.info("this node hands over, and disconnects its clients", target=target.node)
         self.target = node_of(target)
         assert self.leader is not None
         self.leader.stop_broker()
@@ -215,7 +215,7 @@ class ElectedNode:
 
     def restart(self, reason: str) -> None:
         if self.leader is not None and self.leader.is_stopping:
-            log.warning("this node no longer leads; it ends at once", reason=reason)
+            log.warning("this node no longer leads; it ends immediately", reason=reason)
             self._restart(False)
         else:
             log.warning("this node no longer leads; it restarts as a follower", reason=reason)
@@ -237,7 +237,7 @@ class ElectedNode:
         if self.leader is not None and self.leader.is_stopping:
             raise ClusterRefusal("this node was told to stop")
         if trouble:
-            raise ClusterRefusal(f"nobody can take over now: {trouble}")
+            raise ClusterRefusal(f"no node can take over now: {trouble}")
         self._refusal = ""
         self._tell(TransferRequested(node))
         if self._refusal or self.target is None:
@@ -278,13 +278,13 @@ class ElectedNode:
             if ask is Ask.DRAIN and node == self.me.name:
                 await self._leave()
             return
-        raise ClusterRefusal("etcd has not taken that in time, and may still do so: see `warren ctl cluster status`")
+        raise ClusterRefusal("etcd did not confirm in time, and may still do it: see `warren ctl cluster status`")
 
     async def _leave(self) -> None:
         try:
             await self.transfer(None)
         except ClusterRefusal as refusal:
-            raise ClusterRefusal(f"{self.me.name} is drained, and leads all the same: {refusal}") from None
+            raise ClusterRefusal(f"{self.me.name} is drained, but still leads: {refusal}") from None
 
     def _is_connected(self, node: str) -> bool:
         return any(replica.node.name == node and replica.is_connected for replica in self.in_sync.replicas())
@@ -325,7 +325,7 @@ class ElectedNode:
         self._tell(RecoveryRequested(accepts_loss, EPOCHS_BEYOND + secrets.randbelow(EPOCHS_APART)))
         if self._refusal:
             raise ClusterRefusal(self._refusal)
-        log.warning("an administrator has this node be the truth, and lead: what others had beyond it is lost")
+        log.warning("an administrator made this node the leader: data that only other nodes had is lost")
         return self.me.name
 
     # --- for the follower -------------------------------------------------------------------------------------------
@@ -507,7 +507,7 @@ class Election:
             log.error("other nodes cannot reach this one", reason=wrong)
         skew = self._trouble_of_clock()
         if self._is_news("clock", skew) and skew:
-            log.warning("the clocks of nodes differ: see to NTP", reason=skew)
+            log.warning("the clocks of nodes differ: check NTP", reason=skew)
         namesake = self._registry.namesake
         if self._is_news("name", namesake) and namesake:
             log.error("another process has the name of this node", at=namesake)

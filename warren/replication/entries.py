@@ -600,7 +600,7 @@ class WantBytes:
     def parse(cls, body: bytes) -> Self:
         wanted = cls(*_WANT.unpack(body))
         if not 0 < wanted.length <= PIECE_BYTES or wanted.position >= 1 << 62 or wanted.segment >= 1 << 62:
-            raise ValueError("what it asks for is nowhere")
+            raise ValueError("the requested data does not exist")
         return wanted
 
 
@@ -799,7 +799,7 @@ class Decoder:
         self._has(min(len(PREAMBLE), len(self._buffer) + self._chunks_bytes))
         found = self._buffer[: len(PREAMBLE)]
         if found[: len(_MAGIC)] != _MAGIC[: len(found)]:
-            raise EntryError(f"the link begins with {found.hex()}: that is no broker that replicates")
+            raise EntryError(f"the link begins with {found.hex()}: that is not a broker with replication")
         if len(found) < len(PREAMBLE):
             return False
         version = int.from_bytes(found[len(_MAGIC) :], "big")
@@ -815,7 +815,7 @@ class Decoder:
         length, kind, crc = _HEAD.unpack_from(self._buffer, self._at)
         entry_type = self._types.get(kind)
         if entry_type is None:
-            raise self._wrong(f"an entry of kind {kind}, which does not belong here")
+            raise self._wrong(f"an unexpected entry of kind {kind}")
         least, most = entry_type.LENGTHS
         if not least <= length <= most:
             raise self._wrong(f"{entry_type.__name__} of {length} bytes: it has {least} to {most}")
@@ -824,7 +824,7 @@ class Decoder:
         buffer, at = self._buffer, self._at
         end = at + _HEAD.size + length
         if any(buffer[at + 5 : at + 8]):
-            raise self._wrong(f"{entry_type.__name__} with a head that has other bytes where zeros belong")
+            raise self._wrong(f"{entry_type.__name__} with nonzero bytes in reserved places of its head")
         view = memoryview(buffer)[at + _HEAD.size : end]
         body: Any = view if entry_type in _VIEWS else bytes(view)
         if _crc(length, kind, (body[: _COVERED_BYTES.get(entry_type)],)) != crc:

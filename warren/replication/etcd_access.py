@@ -30,10 +30,10 @@ def _password(settings: Settings) -> str:
     try:
         password = read_regular(path).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise StartError(f"etcd_password_file {path}: {reason or error}") from None
     if not 0 < len(password) <= PASSWORD_BYTES_MAX:
-        raise StartError(f"etcd_password_file {path}: it has to hold the password of etcd_user, and nothing else")
+        raise StartError(f"etcd_password_file {path}: it must hold only the password of etcd_user")
     return password
 
 

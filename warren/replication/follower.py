@@ -201,21 +201,21 @@ class Follower:
             NotPromoted: for the stated reason; it continues to follow.
         """
         if self._election is not None:
-            raise NotPromoted("the nodes of this cluster elect their leader by themselves")
+            raise NotPromoted("the nodes of this cluster elect their leader")
         if self.promotion.is_done:
             raise NotPromoted("it is being promoted already")
         assert self._endpoint is not None
         answers = self._link is not None or await self._introduction.is_answered(self._endpoint)
         if answers or self.current_leader() is not None:  # it may have come while it was asked
             raise NotPromoted(
-                f"the leader at {self._endpoint} answers: stop it first, or there are two that confirm messages"
+                f"the leader at {self._endpoint} answers: stop it first, or two nodes would confirm messages"
             )
         has_all = not self._replica.is_catching_up and self._replica.synced_lsn > 0
         doubt = self.promotion.doubt(has_all=has_all, now_s=time.monotonic(), wall_s=time.time())
         if doubt and not accept_loss:
             raise NotPromoted(
-                f"{doubt} Promote another follower, or bring the leader back; with --accept-loss what is here is all "
-                "there is"
+                f"{doubt} Promote another follower, or bring the leader back; with --accept-loss only the "
+                "data here is kept"
             )
         log.warning(
             "promoted: this node is a leader from now on", accept_loss=accept_loss, lsn=self._replica.synced_lsn
@@ -344,7 +344,7 @@ class Follower:
             try:
                 may_retry_soon = await self._follow_once()
             except _AnotherLeadsError:
-                self._gone("another node leads by now")
+                self._gone("another node is the leader now")
             except Refused as refused:
                 self._gone(refused.reason)
                 is_patient = refused.leads
@@ -353,7 +353,7 @@ class Follower:
             except EntryRefusedError as error:
                 self._gone(str(error))
             except trio.TooSlowError:
-                self._gone(f"the leader does not answer within {CONNECT_S:g} s")
+                self._gone(f"the leader did not answer within {CONNECT_S:g} s")
             except OSError as error:
                 self._gone(f"no connection: {error.strerror or error}")
                 if self._election is not None and _is_refusal(error):

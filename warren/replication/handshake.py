@@ -108,7 +108,7 @@ class MessageReader:
         """
         data = self._data
         if not MAGIC.startswith(bytes(data[: len(MAGIC)])):
-            raise Refused("what connects is no Warren node, or TLS is used on one side only")
+            raise Refused("the peer is not a Warren node, or only one side uses TLS")
         if len(data) < _HEAD.size:
             return None
         _, kind, body_bytes = _HEAD.unpack_from(data)
@@ -166,7 +166,7 @@ class _Side:
             return None
         kind, message = found
         if kind not in kinds:
-            raise Refused(f"a message of kind {kind} at the wrong time")
+            raise Refused(f"an unexpected message of kind {kind}")
         end = len(message) if kind == HELLO else len(message) - PROOF_BYTES
         self._said.update(message[:end])
         if kind != HELLO and not hmac.compare_digest(message[end:], self._proof()):
@@ -300,7 +300,7 @@ class _Body:
         except (ValueError, RecursionError):
             fields = None
         if not isinstance(fields, dict):
-            raise Refused("a message that is no JSON object")
+            raise Refused("a message that is not a JSON object")
         self._fields: dict[str, Any] = fields
 
     def text(self, name: str, bytes_max: int) -> str:

@@ -203,7 +203,7 @@ class Leader:
             ):
                 alone_s = now_s
             elif now_s - alone_s >= ALONE_S:
-                log.warning("no other node in sync is there to take over; this one ends")
+                log.warning("no other node in sync can take over; this one ends")
                 return
             await trio.sleep(PROGRESS_S)
 
@@ -219,7 +219,7 @@ class Leader:
         """
         if self.commands is None:
             raise ClusterRefusal(
-                "leadership is handed over where nodes elect their leader (etcd). Here stop this leader, and then "
+                "a transfer needs nodes that elect their leader (etcd). Stop this leader, and then "
                 "promote a follower: warren ctl --url … cluster promote"
             )
         return await self.commands.transfer(node)
@@ -238,7 +238,7 @@ class Leader:
 
     async def _change(self, ask: Ask, node: str) -> None:
         if self.commands is None:
-            raise ClusterRefusal("there is no record of the nodes where they do not elect their leader (etcd)")
+            raise ClusterRefusal("without election (etcd) there is no record of the nodes")
         await self.commands.change(ask, node)
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[tuple[str, int]]) -> None:

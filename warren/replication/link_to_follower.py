@@ -217,7 +217,7 @@ class LinkToFollower:
             self._catching_up.begin(self.wire.sent_bytes, time.monotonic())
             if await self._feed_until_behind(attachment):
                 return
-            log.info("too much was written while a follower caught up: it gets that, too", node=str(self.node))
+            log.info("more was written while a follower caught up: it is sent as well", node=str(self.node))
             self.wire.put(encoded(Truncate(attachment.end_lsn, self._leader.epoch())))  # to say where it is
             attachment = await self._attach()
 
@@ -285,7 +285,7 @@ class LinkToFollower:
                 self._applied = self._applied if leader.epoch() in dict(position.epochs) else None
                 return found
             assert isinstance(found, Truncate)
-            log.warning("a follower cuts off what this leader never had", node=str(self.node), lsn=found.lsn)
+            log.warning("a follower cuts off data that this leader never had", node=str(self.node), lsn=found.lsn)
             self._applied = None
             self.wire.put(encoded(found))
             files = []
@@ -321,7 +321,7 @@ class LinkToFollower:
         elif len(self._came) < SAID_MAX:
             self._came.append(entry)
         else:
-            raise EntryError("too much is said of the files of streams")
+            raise EntryError("too many statements about the files of streams")
         return True
 
     async def _copy_metadata(self, attachment: Attachment) -> None:
@@ -411,7 +411,7 @@ class LinkToFollower:
             self.end(str(error))
         except Exception as error:
             log.error("internal error, the connection is closed", follower=str(self.node), exception=error)
-            self.end("the leader has met a fault of its own")
+            self.end("an internal error of the leader")
         if self._ended.is_set():
             # Its end would be looked at in every turn until the thread that reads for it has come back from the disk,
             # and a question to it would wait for an answer that nobody reads.
@@ -452,7 +452,7 @@ class LinkToFollower:
     def _objected(self, entry: Objection) -> None:
         """Report that a follower has committed frames that are missing here: this store is older, and may not lead."""
         log.error(
-            "this leader lacks what a follower has as committed: was its data directory restored from a copy?",
+            "this leader lacks committed data of a follower: was its data directory restored from a copy?",
             node=str(self.node),
             epoch=entry.epoch,
             lsn=entry.lsn,

@@ -227,7 +227,7 @@ async def _follow(
         try:
             follower.write_contact()
         except OSError as error:
-            log.warning("when this node was in sync is not written", reason=error.strerror or str(error))
+            log.warning("the time of being in sync cannot be written", reason=error.strerror or str(error))
         replica.close()
         metadata.close()
 

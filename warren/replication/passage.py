@@ -133,5 +133,5 @@ async def some(wire: Wire) -> bytes:
     """
     data = await wire.received()
     if not data:
-        raise Refused("the other side has hung up in the handshake; its log says why")
+        raise Refused("the other side hung up during the handshake; see its log")
     return data

@@ -196,7 +196,7 @@ class Reception:
             raise Refused(str(error), side.refusal(str(error))) from None
         host = self._leader.maybe_host
         if host is None or not host.may_accept():
-            wire.put([side.refusal("it does not take clients yet, or not so many at a time")])
+            wire.put([side.refusal("it does not accept clients yet, or not that many at a time")])
             wire.close()
             return
         wire.put([side.welcome({})])
@@ -222,7 +222,7 @@ class Reception:
         if node.incarnation == me.incarnation:
             return "the follower's data directory is a copy of the leader's with cluster.json: remove that file"
         if store not in ("", leader.store_id().hex()):
-            return "its data directory holds another store: begin with an empty one, or follow the leader of that store"
+            return "its data directory holds another store: use an empty one, or follow the leader of that store"
         electorate = leader.electorate
         if electorate is not None and (why := electorate.why_not_taken(node.name, is_empty=store == "")):
             return why

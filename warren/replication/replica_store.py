@@ -348,7 +348,7 @@ class ReplicaStore(FailStop):
         if header.store_id != self.store_id:
             raise EntryRefusedError(f"a segment of another store, {header.store_id.hex()}")
         if self._segments and header.number <= max(self._segments):
-            raise EntryRefusedError(f"segment {header.number} is not behind segment {max(self._segments)}")
+            raise EntryRefusedError(f"segment {header.number} does not follow segment {max(self._segments)}")
         if current is not None and header.base_lsn < current.base_lsn + current.capacity:
             raise EntryRefusedError(f"segment {header.number} overlaps with segment {current.number}")
         if not self.epoch <= header.epoch <= self._leader_epoch:

@@ -81,7 +81,7 @@ class SetRecord:
         if link is None:
             reason = "its connection has ended" if not replica.is_awaited else "it has not come back"
         else:
-            reason = link.stopped or "it does not answer, or does not get on"
+            reason = link.stopped or "it does not answer, or does not make progress"
         log.warning(
             "a follower has left the in-sync set: confirms no longer wait for it",
             node=str(replica.node),

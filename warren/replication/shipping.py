@@ -216,7 +216,7 @@ class Attachment:
                 while lsn < self.end_lsn and (found := frames.maybe_frame(lsn)) is not None:
                     head, data = found
                     if head.previous_crc != crc:
-                        raise BulkNeededError(f"the log here does not go on at LSN {lsn} from what the follower has")
+                        raise BulkNeededError(f"the log here does not continue the follower's at LSN {lsn}")
                     yield Frame(data[:FRAME_HEADER_BYTES], (memoryview(data)[FRAME_HEADER_BYTES:],))
                     lsn, crc = lsn + head.end, head.crc
         if lsn != self.end_lsn:
@@ -523,7 +523,7 @@ class Shipping:
         ours = set(self._epochs.entries)
         common = next((epoch for epoch in reversed(position.epochs) if epoch in ours), None)
         if common is None:
-            raise BulkNeededError("what the follower has is no longer known here")
+            raise BulkNeededError("the follower's position is no longer known here")
         behind = [first_lsn for _, first_lsn in position.epochs if first_lsn > common[1]]
         end = min([self._end_of(common, headers), *behind])
         return Truncate(end, common[0]) if behind or position.lsn > end else None

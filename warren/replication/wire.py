@@ -113,7 +113,7 @@ class Wire:
         """Give the socket away, and be over. Raises OSError when something waits to be sent."""
         with self._lock:
             if self._backlog or self.failure:
-                raise OSError(self.failure or "the other node takes nothing")
+                raise OSError(self.failure or "the other node reads nothing")
             self.failure = "given away"
         return self._detached()
 

@@ -88,7 +88,7 @@ def test_a_node_logs_in_to_an_etcd_with_tls_and_says_what_keeps_it_from_that(
 
         (node.directory / "password").write_text("another one")
         node.take_part()
-        node.await_log("it does not take this user and password: etcd_user or etcd_password_file is wrong")
+        node.await_log("it refuses this user and password: etcd_user or etcd_password_file is wrong")
         assert "another one" not in node.process.log()
         assert node.process.health_of("leader") == 503
     finally:

@@ -28,7 +28,7 @@ from warren.cluster.record import Ask, Versioned
 def test_a_node_that_is_gone_is_forgotten_and_one_that_is_there_is_not() -> None:
     node = leader(A, B)
     for event in (ChangeRequested(Ask.FORGET, "b"), ChangeRequested(Ask.FORGET, "c", True)):
-        assert "stop it first" in of(RefuseCommand, node.all(event))[0].reason and of(Swap, node.last) == []
+        assert "stop it for good" in of(RefuseCommand, node.all(event))[0].reason and of(Swap, node.last) == []
     node = leader(A, B, least=2)
     node.all(LinkLost(B))
     assert "2 are required" in of(RefuseCommand, node.all(ChangeRequested(Ask.FORGET, "b")))[0].reason

@@ -87,7 +87,7 @@ def test_a_transfer_that_cannot_be_is_refused_and_nothing_else_happens(node: str
 def test_only_a_leader_that_has_recovered_hands_over_and_only_once() -> None:
     for place, why in (
         (follower(), "does not lead"),
-        (drained(A, B), "hands over to b already"),
+        (drained(A, B), "already handing over to b"),
     ):
         (refusal,) = of(RefuseCommand, place.all(TransferRequested("b")))
         assert why in refusal.reason
@@ -95,7 +95,7 @@ def test_only_a_leader_that_has_recovered_hands_over_and_only_once() -> None:
     (swap,) = of(Swap, recovering.last)
     recovering.done(swap)
     (refusal,) = of(RefuseCommand, recovering.all(TransferRequested("b")))
-    assert "recovers" in refusal.reason
+    assert "recovering" in refusal.reason
 
 
 def test_another_replica_takes_the_place_of_a_target_that_is_gone() -> None:

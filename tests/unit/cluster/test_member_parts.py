@@ -518,8 +518,8 @@ def test_a_node_that_runs_is_not_forgotten() -> None:
     """(2)"""
     asked, peers, known = AskedChange(TIMERS), Peers(100.0, TIMERS), record(A, B, C)
     forget = ChangeRequested(Ask.FORGET, "c")
-    assert "stop it first" in asked.ask(100.9, known, forget, peers)
-    assert "stop it first" in asked.ask(101.0, known, dataclasses.replace(forget, is_there=True), peers)
+    assert "stop it for good" in asked.ask(100.9, known, forget, peers)
+    assert "stop it for good" in asked.ask(101.0, known, dataclasses.replace(forget, is_there=True), peers)
     assert asked.ask(101.0, known, forget, peers) == ""
 
 
@@ -573,7 +573,7 @@ def test_a_recovery_is_refused_while_etcd_has_an_older_record() -> None:
     place.view.read(Versioned(6, record(A, B)), 100.0)
     place.candidacy.recover(100.0, RecoveryRequested(True, 1000))
     (refusal,) = place.actions.take()
-    assert isinstance(refusal, RefuseCommand) and "an older one: start the node again" in refusal.reason
+    assert isinstance(refusal, RefuseCommand) and "an older one: restart the node" in refusal.reason
     place.view.learn(Versioned(9, record(A, C, epoch=7)))
     assert place.candidacy.wanted(101.0) is None
 

@@ -36,7 +36,7 @@ def test_nothing_is_recovered_while_somebody_leads_or_of_an_empty_node() -> None
     following.beacon()
     for place, why in (
         (following, "a leads, and answers"),
-        (leader(A, B), "nothing has to be recovered"),
+        (leader(A, B), "nothing needs recovery"),
         (Node(B, None, epoch=0, founding=Founding("s", 2)), "no messages"),
     ):
         assert why in of(RefuseCommand, place.all(request))[0].reason
@@ -50,4 +50,4 @@ def test_a_record_that_vanished_is_made_by_a_node_that_was_started_since() -> No
     node = Node(B, record(A, C), recovery=SURVIVOR)
     node.all(Tick(), 3.0)
     node.all(RecordRead(None))
-    assert "start the node again" in of(RefuseCommand, node.all(RecoveryRequested(True, 1000)))[0].reason
+    assert "restart the node" in of(RefuseCommand, node.all(RecoveryRequested(True, 1000)))[0].reason

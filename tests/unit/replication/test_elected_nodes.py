@@ -396,7 +396,7 @@ def test_a_leader_hands_over_to_who_is_named_and_follows_with_nothing_lost(tmp_p
         # The answer follows the publishes.
         await trio.to_thread.run_sync(lambda: channel.queue_declare("orders", passive=True))
         assert one.leader is not None
-        with pytest.raises(ClusterRefusal, match="no node of this cluster"):
+        with pytest.raises(ClusterRefusal, match="not a node of this cluster"):
             await one.leader.transfer("rabbit@four")
         assert await one.leader.transfer("rabbit@three") == "rabbit@three"
         closed = await trio.to_thread.run_sync(partial(_closing_of, connection))
@@ -457,7 +457,7 @@ def test_a_leader_does_not_hand_over_while_etcd_cannot_have_it_on_record(tmp_pat
             await one.leader.transfer(None)
         etcd.is_away = False
         found, etcd.found = etcd.found, None
-        with pytest.raises(ClusterRefusal, match="not the record by which this node leads"):
+        with pytest.raises(ClusterRefusal, match="not have the record that makes this node the leader"):
             await one.leader.transfer(None)
         etcd.found = found
         assert one.lives == 1 and one.commands.target is None

@@ -212,13 +212,13 @@ def message(kind: int, body: bytes, proof: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"AMQP\x00\x00\x09\x01", "no Warren node"),
+        (b"AMQP\x00\x00\x09\x01", "not a Warren node"),
         (b"\x16\x03\x01\x02\x00", "TLS"),
-        (b"G", "no Warren node"),
+        (b"G", "not a Warren node"),
         (b"WREP\x09\x00\x00\x00", "unknown kind 9"),
         (b"WREP\x01\x00\xff\xff", "65535 bytes"),
-        (message(PROOF, b"{}", bytes(32)), "wrong time"),
-        (message(REFUSAL, b"{}", bytes(32)), "wrong time"),
+        (message(PROOF, b"{}", bytes(32)), "unexpected message"),
+        (message(REFUSAL, b"{}", bytes(32)), "unexpected message"),
         (message(HELLO, b"[]"), "JSON"),
         (message(HELLO, b"{"), "JSON"),
         (message(HELLO, b"\xff"), "JSON"),

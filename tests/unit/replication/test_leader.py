@@ -40,7 +40,7 @@ def test_a_client_that_is_passed_on_to_a_leader_that_recovers_is_told_so(tmp_pat
         leader = Leader(endpoint, identity, ME.name, tmp_path, state, SimulatedFileSystem())
         async with trio.open_nursery() as nursery:
             await nursery.start(leader.listen, tasks := Supervision(), b"s" * 16, EPOCH)
-            with pytest.raises(NoLeader, match="it does not take clients yet"):
+            with pytest.raises(NoLeader, match="it does not accept clients yet"):
                 await pass_on(endpoint, identity, TWO, client)
             assert not tasks.failing()
             nursery.cancel_scope.cancel()
@@ -62,7 +62,7 @@ def test_peers_that_say_nothing_are_in_nobodys_way(tmp_path: Path, count: int) -
             await nursery.start(leader.listen, Supervision(), b"s" * 16, EPOCH)
             silent = [await trio.open_tcp_stream("127.0.0.1", endpoint.port) for _ in range(count)]
             began_s = trio.current_time()
-            with pytest.raises(NoLeader, match="it does not take clients yet"):
+            with pytest.raises(NoLeader, match="it does not accept clients yet"):
                 await pass_on(endpoint, identity, TWO, client)
             assert len(leader.reception.newcomers) >= min(count, NEWCOMERS_MAX) - 1
             assert trio.current_time() - began_s < HANDSHAKE_S
