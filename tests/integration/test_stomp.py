@@ -103,7 +103,10 @@ def test_a_subscription_is_not_cancelled_from_outside(broker: WarrenProcess, cli
     segments = (channel["connection_name"], str(channel["number"]), row["consumer_tag"])
     path = "/consumers/%2F/" + "/".join(quote(each, safe="") for each in segments)
     status, _, reason = api.ask("DELETE", path).refusal
-    assert (status, reason) == (400, "a client of this protocol cannot be told that; close its connection instead")
+    assert (status, reason) == (
+        400,
+        "clients of this protocol cannot be notified of that; close the connection instead",
+    )
     assert len(api.get("/consumers/%2F?queue=kept")) == 1
     api.close()
 

@@ -172,9 +172,9 @@ class Clients:
             if client.deadline_s and now_s >= client.deadline_s:
                 self._close(client)
             elif client.state == PASSED and leader_node is not None and client.leader_node != leader_node:
-                self._leave(client, "another node leads from now on: connect again")
+                self._leave(client, "another node is the leader now: connect again")
             elif client.state == PASSED and silent_s >= SILENT_S:
-                self._leave(client, "this node does not hear of the node that leads: connect again, to another node")
+                self._leave(client, "this node has lost contact with the leader: connect again, to another node")
 
     def connected(self, client: Client, passage: Passage) -> None:
         """Pass on a client from now on. Close the connection to the leader if the client is gone by now."""
@@ -360,7 +360,7 @@ class Clients:
         if client.end.has_ended:
             self._close(client)  # it has gone first, and the leader has answered that
         else:
-            self._leave(client, "the connection to the node that leads has ended: connect again")
+            self._leave(client, "the connection to the leader has ended: connect again")
 
     def _leave(self, client: Client, reason: str) -> None:
         """Dismiss a client: it gets the reason, unless the leader has sent it."""
@@ -460,7 +460,7 @@ class Clients:
             address, now_s = str(peer[0]), self._clock()
             loser = self._admission.maybe_loser(address, sock.fileno(), now_s)
             if loser is not None:
-                log.warning("a client that keeps silent makes room", peer=self._clients[loser].facts.peer)
+                log.warning("a silent client was disconnected to make room", peer=self._clients[loser].facts.peer)
                 self._close(self._clients[loser])
             if not self._admission.enter(address, sock.fileno(), now_s):
                 log.warning("a client was turned away", peer=address, reason=self._admission.refusal)

@@ -91,7 +91,7 @@ class GatewayPlugin:
                 task_status.started(opened)
                 await trio.sleep_forever()
             finally:
-                clients.end_all("this node begins to lead, or stops: connect again")
+                clients.end_all("this node becomes the leader, or stops: connect again")
 
 
 def _listen(following: Following, clients: Clients) -> list[Listening]:
@@ -134,4 +134,4 @@ async def _connect(
         clients.turned_away(client, "an internal error, see the log of this node")
         raise
     if patience.cancelled_caught:
-        clients.turned_away(client, f"no node that leads this cluster could be reached: {reason}")
+        clients.turned_away(client, f"the leader of this cluster could not be reached: {reason}")

@@ -407,7 +407,7 @@ async def _dial(vhost: str, uri: BrokerUri, settings: ClientSettings, where: str
     except OSError as error:
         raise LinkError(f"cannot resolve {where}: {error.strerror or error}") from None
     except UnicodeError:
-        raise LinkError(f"cannot resolve {where}: that is no host name") from None
+        raise LinkError(f"cannot resolve {where}: not a host name") from None
     permitted = [entry for entry in found if settings.guard.permits(str(entry[4][0]))]
     if not permitted:
         raise LinkError(f"links may not connect to {where}: a loopback, link-local or reserved address")
@@ -437,7 +437,7 @@ async def _secure(stream: trio.SocketStream, uri: BrokerUri, where: str) -> trio
     try:
         secured = client_stream(stream, context, uri)
     except (OSError, ValueError):
-        raise LinkError(f"no TLS with {where}: its server name is no host name") from None
+        raise LinkError(f"no TLS with {where}: its server name is not a host name") from None
     try:
         await secured.do_handshake()
     except trio.BrokenResourceError as error:
@@ -497,7 +497,7 @@ async def connect(
         with trio.fail_after(uri.connection_timeout_ms / 1000):
             if uri.is_local:
                 if open_local is None:
-                    raise LinkError("a URI without host, and no local broker")
+                    raise LinkError("a URI without a host, but there is no local broker")
                 stream = await open_local()
             else:
                 stream = await _dial(vhost, uri, settings, where)

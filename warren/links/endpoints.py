@@ -38,7 +38,7 @@ def parse_uris(value: object, default_vhost: str) -> tuple[BrokerUri, ...]:
         except UriError as error:
             raise LinkError(f'"{redact_uri(text)}" not a valid URI: {error}') from None
     if not parsed:
-        raise LinkError("no URI to connect to")
+        raise LinkError("no URI is set")
     return tuple(parsed)
 
 

@@ -265,7 +265,7 @@ class LakeJobs:
             if self._host.is_stopping() or not self._is_needed():
                 return
             if await self._host.url() != url:
-                raise ProcessFailed("has to reach this broker somewhere else")
+                raise ProcessFailed("must reach this broker at another address")
             for key, job in list(self._jobs.items()):
                 if self._jobs.get(key) is job:  # still, after the calls meanwhile
                     await self._direct_one(process, url, job)

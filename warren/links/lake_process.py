@@ -87,9 +87,9 @@ class LakeProcess:
             try:
                 await self._process.stdin.send_all(json.dumps(order).encode() + b"\n")
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                raise ProcessFailed("takes no more orders") from None
+                raise ProcessFailed("accepts no more orders") from None
         if scope.cancelled_caught:
-            raise ProcessFailed(f"has not taken an order for {TOLD_WITHIN_S:g} s")
+            raise ProcessFailed(f"has not accepted an order for {TOLD_WITHIN_S:g} s")
 
     async def listen(self, hear: Callable[[dict[str, Any]], None]) -> None:
         """Hand over the lines of its output, until the output ends.
@@ -103,12 +103,12 @@ class LakeProcess:
             with trio.move_on_after(SILENCE_MAX_S) as scope:
                 data = await self._process.stdout.receive_some(READ_BYTES)
             if scope.cancelled_caught:
-                raise ProcessFailed(f"has said nothing for {SILENCE_MAX_S:g} s")
+                raise ProcessFailed(f"has been silent for {SILENCE_MAX_S:g} s")
             if not data:
                 return
             *lines, rest = (rest + data).split(b"\n")
             if len(rest) > LINE_MAX:
-                raise ProcessFailed("says lines that are too long")
+                raise ProcessFailed("writes lines that are too long")
             for line in lines:
                 hear(_read(line))
             await trio.sleep(PACE_S)
@@ -178,13 +178,13 @@ def _numbers(process: trio.Process) -> list[int]:
 
 def _read(line: bytes) -> dict[str, Any]:
     if len(line) > LINE_MAX:
-        raise ProcessFailed("says lines that are too long")
+        raise ProcessFailed("writes lines that are too long")
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise ProcessFailed("says lines that are not as they should be")
+        raise ProcessFailed("writes malformed lines")
     return found
 
 

@@ -70,12 +70,12 @@ class DataTokens:
         """
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
-            raise _refused("a token is needed here: POST /api/warren/data/VHOST/QUEUE/token of the management API")
+            raise _refused("a token is required: POST /api/warren/data/VHOST/QUEUE/token of the management API")
         grant = self._maybe_grant(text.strip())
         if grant is None:
             raise _refused("invalid token: issued by another broker, or the password of its user has changed")
         if self._clock() >= grant.ends:
-            raise _refused("the token has ended")
+            raise _refused("the token has expired")
         return grant
 
     def _maybe_grant(self, text: str) -> Grant | None:

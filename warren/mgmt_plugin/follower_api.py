@@ -115,7 +115,7 @@ class FollowerApi:
             return self._health(path)
         if request.method in ("GET", "HEAD") and path == "/metrics":
             return self._metrics()
-        raise HttpError(404, "not_found", "only /metrics and /health are here")
+        raise HttpError(404, "not_found", "only /metrics and /health exist here")
 
     def _is_of_leader(self, request: Request) -> bool:
         """Tell whether the leader should describe the cluster, and there is one."""
@@ -155,7 +155,7 @@ class FollowerApi:
         try:
             passage = await self._following.to_leader(client)
         except NoLeader as reason:
-            text = f"no node that leads this cluster could be reached: {reason}"
+            text = f"the leader of this cluster could not be reached: {reason}"
             raise HttpError(503, "unavailable", text, (("Retry-After", "1"),)) from None
         return await forward(request, passage.sock)
 

@@ -60,7 +60,7 @@ class LocalListener:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         vhost = self._local.maybe_vhost(token.strip()) if scheme.lower() == "bearer" else None
         if vhost is None:
-            raise not_authorised("a token is needed here")
+            raise not_authorised("a token is required")
         if params["vhost"] != vhost:
             raise HttpError(403, "forbidden", "the token is of another vhost")
         request.identified(INTERNAL_USER)

@@ -551,7 +551,7 @@ class Application:
         hands_over = replication is not None and replication.is_handing_over()
         gives_way = replication is not None and replication.gives_way()
         self._reactor.acceptor.stop()
-        self._broker.shut_down("another node leads from now on: connect again" if hands_over else "shutdown")
+        self._broker.shut_down("another node is the leader now: connect again" if hands_over else "shutdown")
         self._settle()
         if not gives_way:
             await self._writer.drain(trio.current_time() + CATCH_UP_S)

@@ -178,4 +178,4 @@ def test_the_management_api_is_that_of_the_leader_on_any_node(pair: tuple[Node, 
     assert [(row["name"], row["state"]) for row in rows] == [("rabbit@two", "waiting"), ("rabbit@one", "gone")]
     status, refusal = follower.ask("GET", "/api/queues")
     assert status == 503
-    assert "no node that leads this cluster could be reached" in refusal["reason"]
+    assert "the leader of this cluster could not be reached" in refusal["reason"]

@@ -256,7 +256,7 @@ def test_a_client_whose_leader_is_gone_is_told_behind_a_whole_frame() -> None:
             leader.close()
             said = await rest(client)
             assert said.startswith(OPEN_OK + method_frame(0, m.ConnectionClose(320, "", 0, 0))[:3])
-            assert b"CONNECTION_FORCED - the connection to the node that leads has ended: connect again" in said
+            assert b"CONNECTION_FORCED - the connection to the leader has ended: connect again" in said
             assert b"a part" not in said
             client.send(b"close-ok, perhaps")
             client.close()
@@ -293,7 +293,7 @@ def test_clients_of_a_leader_that_was_replaced_are_sent_away_and_closed_in_time(
             assert served.clients.count(PASSED) == 1
             served.clients.tick("another one")
             assert await rest(leader) == b""
-            assert b"another node leads from now on" in await rest(client)
+            assert b"another node is the leader now" in await rest(client)
             assert served.clients.count(LEAVING) == 1
             served.now_s += LINGER_S
             served.clients.tick("another one")

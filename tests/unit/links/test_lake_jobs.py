@@ -244,10 +244,10 @@ def test_what_it_died_of_is_said_once_and_without_credentials() -> None:
 @pytest.mark.parametrize(
     ("does", "said"),
     [
-        ("long", "says lines that are too long"),
-        ("nonsense", "says lines that are not as they should be"),
-        ("list", "says lines that are not as they should be"),
-        ("mute", "has said nothing for 0.5 s"),
+        ("long", "writes lines that are too long"),
+        ("nonsense", "writes malformed lines"),
+        ("list", "writes malformed lines"),
+        ("mute", "has been silent for 0.5 s"),
     ],
 )
 def test_a_process_that_does_wrong_is_ended(does: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:

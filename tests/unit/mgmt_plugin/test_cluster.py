@@ -49,12 +49,12 @@ THREE = (("a", True, True), ("b", True, True), ("c", True, True))
     [
         (cluster(2, *THREE), "", ""),
         (cluster(2, *THREE), "c", ""),
-        (cluster(2, *THREE[:2], ("c", False, False)), "", "without a 1 of the 2 nodes"),
-        (cluster(2, *THREE[:2], ("c", False, True)), "b", "without b 1 of the 2 nodes"),
+        (cluster(2, *THREE[:2], ("c", False, False)), "", "without a 1 nodes would be in sync, but 2 are required"),
+        (cluster(2, *THREE[:2], ("c", False, True)), "b", "without b 1 nodes would be in sync, but 2 are required"),
         (cluster(2, *THREE[:2], ("c", True, False)), "c", ""),
         (cluster(1, *THREE[:2]), "", ""),
-        (cluster(1, THREE[0], ("b", True, False)), "", "without a 0 of the 1 nodes"),
-        (cluster(3, *THREE), "c", "without c 2 of the 3 nodes"),
+        (cluster(1, THREE[0], ("b", True, False)), "", "without a 0 nodes would be in sync, but 1 are required"),
+        (cluster(3, *THREE), "c", "without c 2 nodes would be in sync, but 3 are required"),
     ],
 )
 def test_a_node_is_critical_when_too_few_others_are_in_sync_and_run(

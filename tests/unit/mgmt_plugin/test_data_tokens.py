@@ -54,21 +54,21 @@ def test_a_token_says_what_it_is_for_until_it_ends() -> None:
     token = tokens.issue("ada", "/", "orders/ä", 60)
     assert tokens.grant_of(asked(f"Bearer {token}")) == Grant(1060, "ada", "/", "orders/ä")
     clock.now_s = 1060
-    assert refusal(tokens, f"Bearer {token}") == "the token has ended"
+    assert refusal(tokens, f"Bearer {token}") == "the token has expired"
 
 
 def test_it_is_known_after_a_restart_and_to_nobody_with_another_key() -> None:
     token = DataTokens(KEY, users()).issue("ada", "/", "q", 60)
     assert DataTokens(KEY, users()).grant_of(asked(f"bearer {token}")).user == "ada"
-    assert "none of this broker" in refusal(DataTokens(b"1" * 32, users()), f"Bearer {token}")
+    assert "issued by another broker" in refusal(DataTokens(b"1" * 32, users()), f"Bearer {token}")
 
 
 def test_it_ends_with_the_password_and_with_the_user() -> None:
     token = DataTokens(KEY, users()).issue("ada", "/", "q", 60)
-    assert "another password" in refusal(DataTokens(KEY, users("other")), f"Bearer {token}")
+    assert "password of its user" in refusal(DataTokens(KEY, users("other")), f"Bearer {token}")
     gone = users()
     gone.apply(UserDelete("ada"))
-    assert "another password" in refusal(DataTokens(KEY, gone), f"Bearer {token}")
+    assert "password of its user" in refusal(DataTokens(KEY, gone), f"Bearer {token}")
 
 
 @given(st.integers(0), st.binary(min_size=1, max_size=3))

@@ -205,7 +205,7 @@ def test_a_node_that_does_not_answer_is_a_bad_gateway(said: bytes) -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(work)
-            with pytest.raises(HttpError, match="ask again") as refusal:
+            with pytest.raises(HttpError, match="repeat the request") as refusal:
                 await forward(request(), node.ours)
         assert refusal.value.status == 502
 

@@ -324,4 +324,4 @@ def test_a_client_of_amqp_is_told_at_once_where_it_is() -> None:
     answers: list[bytes] = []
     took_s = converse(never, talk)
     assert took_s == 0
-    assert answers[0].startswith(b"HTTP/1.1 400 ") and b"AMQP clients connect to another one" in answers[0]
+    assert answers[0].startswith(b"HTTP/1.1 400 ") and b"AMQP clients use another one" in answers[0]

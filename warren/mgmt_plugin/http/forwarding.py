@@ -21,7 +21,7 @@ READ_BYTES: Final = 64 << 10
 _OF_THE_CONNECTION: Final = frozenset(
     {"connection", "expect", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 )
-_NO_ANSWER: Final = "the node that leads has not answered: ask again, if the request may be made twice"
+_NO_ANSWER: Final = "the leader has not answered: repeat the request if it may be made twice"
 
 
 async def forward(request: Request, sock: socket.socket) -> Response:

@@ -69,7 +69,7 @@ LOOK_BYTES: Final = 8 << 10  # as much as is measured in one go
 PART_BYTES: Final = 128 << 10  # of an answer that is made while it is sent
 HEADERS_MAX: Final = 100
 HEALTH: Final = ("/health", "/health/live", "/health/ready")  # answered on the reserved slots too
-NOT_AMQP: Final = "this is a port of HTTP: AMQP clients connect to another one, 5672 unless it was changed"
+NOT_AMQP: Final = "this is an HTTP port: AMQP clients use another one, 5672 by default"
 
 _HEADER_BYTES_MAX: Final = 16 << 10
 _READ_BYTES: Final = 64 << 10
@@ -583,7 +583,7 @@ class Conversation:
             return
         self._watch()
         if not await permits.maybe_acquire(self._account):
-            reason = "too many long answers at a time: ask for pages (page and page_size), or later"
+            reason = "too many long answers at a time: request pages (page and page_size), or try later"
             raise HttpError(503, "overloaded", reason, (("Retry-After", "5"),))
         self._permits.append(permits)
 

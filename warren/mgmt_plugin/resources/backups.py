@@ -106,7 +106,7 @@ class BackupHandlers(Handlers):
         assert backup.image is not None
         file = backup.image.files.get(call.query.get("name", ""))
         if file is None:
-            raise HttpError(404, "no_file", "there is no such file in the backup")
+            raise HttpError(404, "no_file", "the backup does not have that file")
         try:
             offset, length = integer(call.query.get("offset", "0")), integer(call.query.get("length", ""))
         except ValueError:
@@ -157,5 +157,5 @@ class BackupHandlers(Handlers):
 
 def _gone() -> HttpError:
     return HttpError(
-        404, "no_backup", "this backup is over: nobody has read it for a while, the disk is low, or it was ended"
+        404, "no_backup", "this backup has ended: it was not read for a while, the disk is low, or it was stopped"
     )

@@ -50,7 +50,7 @@ def quorum_critical(status: Described, node: str) -> str:
     left, least = len(there - {node}), status["min_in_sync"]
     if node not in there or left >= least:
         return ""
-    return f"without {node} {left} of the {least} nodes would be in sync that have to be (min_in_sync)"
+    return f"without {node} {left} nodes would be in sync, but {least} are required (min_in_sync)"
 
 
 class ClusterHandlers(Handlers):
@@ -114,7 +114,7 @@ class ClusterHandlers(Handlers):
 
     def _cluster(self) -> Replication:
         if self._replication is None:
-            raise ClusterRefusal("this node is a broker by itself: there is no other node")
+            raise ClusterRefusal("this is a single node: there is no other node")
         return self._replication
 
     async def check_quorum_critical(self, call: Call) -> Described:
@@ -149,7 +149,7 @@ class ClusterHandlers(Handlers):
     async def show_ready(self, call: Call) -> Described:
         """Answer whether clients should come here: alarms do not matter, since consumers make room."""
         if self._replication is not None and not self._replication.may_serve():
-            raise failed("this node leads, and may not serve clients at the moment")
+            raise failed("this node leads, but may not serve clients at the moment")
         return dict(OK)
 
     ROUTES: ClassVar = (

@@ -130,7 +130,7 @@ class ConsumerHandlers(Handlers):
         if consumer is None:
             raise not_found()
         if not view.consumers.cancel(consumer, reason_of(call, CANCELLED_BY_MANAGEMENT)):
-            raise bad_request("a client of this protocol cannot be told that; close its connection instead")
+            raise bad_request("clients of this protocol cannot be notified of that; close the connection instead")
 
     ROUTES: ClassVar = (
         Route("GET", "/api/consumers", Access.USER, list_consumers, "Consumers of all vhosts", query=QUERY),

@@ -75,7 +75,7 @@ class SessionHandlers(Handlers):
             doorkeeper.check_origin(call.request)
             session = doorkeeper.sessions.maybe_find(identifier, self._users)
         if identifier is None or session is None:
-            raise HttpError(401, "not_authorized", "there is no session")
+            raise HttpError(401, "not_authorized", "no session")
         return identifier, session
 
     async def show_session(self, call: Call) -> dict[str, object]:

@@ -528,9 +528,9 @@ def _check_queue(view: EngineView, queue: QueueRef, order: Order) -> None:
     """
     if order.queue_id is None:
         if order.messages is not None:
-            raise bad_request("messages: queue_id is missing, which the list of messages has")
+            raise bad_request("messages: queue_id is missing; take it from the list of messages")
     elif order.queue_id != view.browsing.identity(queue):
-        text = "the queue was declared again, or the broker has started again: look at its messages again"
+        text = "the queue was declared again, or the broker was restarted: list its messages again"
         raise HttpError(409, "another_queue", text)
 
 

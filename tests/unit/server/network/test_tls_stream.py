@@ -313,7 +313,7 @@ def test_a_server_that_never_ends_its_negotiation_is_not_listened_to_for_ever(
                 await far.send_all(peer.record(b"the question") + peer.renegotiation())
                 assert await connecting.receive_some() == b"the question"
                 nursery.start_soon(talk, far, peer)
-                with pytest.raises(trio.BrokenResourceError, match="does not go on"):
+                with pytest.raises(trio.BrokenResourceError, match="does not continue"):
                     await connecting.send_all(b"what it is about")
                 await connecting.aclose()
         peer.close()
