@@ -636,16 +636,19 @@ class BrokerClient(ApiConnection):
         kept_s: int | None = None,
         supersedes: str | None = None,
         compare: bool = False,
+        follows: bool = False,
         purge: str | None = None,
     ) -> Committed:
         """Publish all of `stages` at once, unless batch `batch` of `query` was published before.
 
         `kept_s`: how long the broker has to remember that it was; None: as long as it can. `supersedes`: stages whose
         names begin with this are no longer needed. `compare`: the number of messages decides, too, whether the batch
-        was published before. `purge`: a queue whose waiting messages they replace.
+        was published before. `follows`: the broker has to know an earlier batch of the query. `purge`: a queue whose
+        waiting messages they replace.
 
         Raises:
             Refused: ``other_batch``: a batch of this number was published before with another number of messages.
+                ``missing_batches``: earlier ones are not known.
             NotFound: the broker is too old to replace messages; nothing was done.
         """
         body: Object = {"query": query, "batch": batch, "stages": list(stages), "mandatory": mandatory}
@@ -653,6 +656,8 @@ class BrokerClient(ApiConnection):
             body["supersedes"] = supersedes
         if compare:
             body["compare"] = True
+        if follows:
+            body["follows"] = True
         if kept_s is not None:
             body["kept_s"] = kept_s
         if purge is not None:

@@ -7,6 +7,7 @@
    it is begun: a second run begins with a commit of the same rows, even if it reads files in other pieces or has more
    of them. The files must not change meanwhile; the import verifies that. The broker remembers the last commit without
    an end, so a second run may come as late as it likes; after the whole import an empty one is remembered for `KEPT_S`.
+   A broker that knows no commit of an unfinished import, since it was restored from an older backup, refuses others.
 2. A row that was decoded without loss becomes the same message again: body, properties and typed headers octet by
    octet. The broker's own columns are not restored: offset, time, redelivered.
 3. Messages of files without a column ``delivery_mode`` are persistent: a restart of the broker would lose transient
@@ -58,6 +59,7 @@ _ENDING: Final = -1
 _DELIVERY_MODE: Final = "delivery_mode"
 _PERSISTENT: Final = 2
 _CONFLICT: Final = "conflict"
+_MISSING: Final = "missing_batches"
 _AGAIN: Final = ("queue_full", _CONFLICT)
 
 
@@ -104,6 +106,7 @@ class ImportState:
     unroutable: int = 0
     before: int = 0  # messages that earlier runs published
     pending: int = 0
+    follows: bool = False  # whether the broker has to know the commit before
 
     def save(self, note: Note) -> None:
         """Write it down; it stays when this returns."""
@@ -240,6 +243,7 @@ class Import:
         self._committed(state, [], KEPT_S)
         state.batch += 1
         state.pending = 0
+        state.follows = False
         state.save(self._note)
 
     def _begun(self) -> ImportState:
@@ -363,6 +367,7 @@ class Import:
         unroutable = 0 if found.duplicate else found.unroutable
         state.batch += 1
         state.pending = 0
+        state.follows = True
         state.rows += rows
         state.unroutable += unroutable
         state.published += rows - unroutable
@@ -396,8 +401,12 @@ class Import:
                     mandatory=self._options.mandatory,
                     kept_s=kept_s,
                     compare=True,
+                    # The last one may have been forgotten since.
+                    follows=state.follows and kept_s is None,
                 )
             except Refused as error:
+                if error.error == _MISSING:
+                    raise BridgeError(f"{error}. To publish all of it again name another --checkpoint") from None
                 if error.error not in _AGAIN or time.monotonic() >= give_up_s:
                     raise
             time.sleep(_RETRY_PAUSE_S)

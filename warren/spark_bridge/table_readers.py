@@ -288,7 +288,7 @@ def _as_messages(batch: pa.RecordBatch, source: SourceFile, wanted: frozenset[st
                 continue
             if found is not None and name in _NEVER_NULL and (source.form == DELTA or name in source.partition):
                 found = found.fill_null("")  # directories of Spark and Delta have the same for empty and for null
-        except (ValueError, TypeError, pa.ArrowException) as error:
+        except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
             raise DamagedFile(f"{source.path}, behind row {at}: column {name}: {error}") from None
         if found is not None:
             columns[name] = found

@@ -144,8 +144,11 @@ class ExportBroker(MemoryBroker):
         kept_s: int | None = None,
         supersedes: str | None = None,
         compare: bool = False,
+        follows: bool = False,
         purge: str | None = None,
     ) -> Committed:
+        if follows and query not in {known for known, _ in self.commits}:
+            raise Refused(f"no batch of query {query!r} is known", 409, "missing_batches")
         are_there = all(stage in self.stages for stage in stages)
         found = [
             each

@@ -292,6 +292,26 @@ def test_a_commit_is_remembered_until_the_import_is_repeated_and_not_for_ever(
     assert broker.kept_s[last] is None and (last[0], last[1] + 1) in broker.kept_s
 
 
+def test_an_import_does_not_go_on_with_a_broker_that_was_restored_to_before_its_beginning(
+    broker: ExportBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = exported(broker, tmp_path, some(20))
+    monkeypatch.setattr(import_files, "COMMIT_ROWS", 7)
+    monkeypatch.setattr(table_readers, "PIECE_ROWS", 3)
+    commit = broker.commit_stages
+    with monkeypatch.context() as patch:
+        calls = iter([commit])
+        patch.setattr(broker, "commit_stages", lambda *args, **options: next(calls)(*args, **options))
+        with pytest.raises(StopIteration):
+            publish(broker, directory)
+    broker.commits.clear()
+    broker.published.clear()
+    for _ in range(2):
+        with pytest.raises(BridgeError, match="another --checkpoint"):
+            publish(broker, directory)
+    assert broker.published == []
+
+
 @pytest.mark.parametrize("is_done", [False, True])
 def test_an_import_that_was_killed_at_its_end_publishes_what_was_added(
     broker: ExportBroker, tmp_path: Path, *, is_done: bool
@@ -312,8 +332,9 @@ def test_an_import_that_was_killed_at_its_end_publishes_what_was_added(
             publish(broker, directory)
     broker.queues["orders"].add(3)
     Export(broker, ExportOptions("orders", directory), Watched()).run()
+    broker.wait()
     assert publish(broker, directory).published == 8
-    assert [batch for _, batch in broker.commits] == [0, 1, 2, 3]
+    assert [batch for _, batch in broker.commits][-3:] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("rows", [2, 16])
@@ -491,6 +512,15 @@ def test_texts_of_others_are_read(broker: ExportBroker, tmp_path: Path) -> None:
     first, second = broker.published[:2]
     assert first.properties == properties_of({"headers": encode_table({"k": 1}), "delivery_mode": 2, "priority": 3})
     assert second.properties == properties_of({"delivery_mode": 2, "timestamp": 1767319445})
+
+
+def test_a_header_with_a_number_that_64_bits_cannot_hold_is_a_damaged_file(
+    broker: ExportBroker, tmp_path: Path
+) -> None:
+    row = {"body": "x", "headers": {"n": {"t": "l", "i": 1 << 70}}}
+    (tmp_path / "rows.json").write_text(json.dumps(row))
+    with pytest.raises(DamagedFile, match=r"rows.json.*column headers"):
+        publish(broker, tmp_path, exchange="", routing_key="q")
 
 
 def test_base64_may_have_lines_as_spark_writes_them(broker: ExportBroker, tmp_path: Path) -> None:

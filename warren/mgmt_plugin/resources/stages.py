@@ -63,7 +63,8 @@ class CommitOrder(msgspec.Struct, forbid_unknown_fields=True):
     """A batch of a query, and the stages that it consists of. `kept_s`: how long the commit is remembered, at least.
 
     `supersedes`: when it is published, stages whose names begin with this are no longer needed. `compare`: whether it
-    is refused if a batch of its number was published with more messages, or fewer.
+    is refused if a batch of its number was published with more messages, or fewer. `follows`: whether it is refused if
+    no earlier batch of the query is known.
     """
 
     query: str
@@ -73,6 +74,7 @@ class CommitOrder(msgspec.Struct, forbid_unknown_fields=True):
     kept_s: int | None = None
     supersedes: str | None = None
     compare: bool = False
+    follows: bool = False
 
 
 class ReplaceOrder(CommitOrder, kw_only=True):
@@ -182,7 +184,16 @@ class StageHandlers(Handlers):
         if order.supersedes is not None and _STAGE.fullmatch(order.supersedes) is None:
             raise bad_request("supersedes must be the beginning of a name of a stage")
         kept_ms = None if order.kept_s is None else order.kept_s * 1000
-        wanted = Order(order.query, order.batch, order.stages, order.mandatory, kept_ms, order.compare, purged=purged)
+        wanted = Order(
+            order.query,
+            order.batch,
+            order.stages,
+            order.mandatory,
+            kept_ms,
+            order.compare,
+            follows=order.follows,
+            purged=purged,
+        )
         try:
             outcome = await self._stages.commit(
                 the_vhost(call), call.operator.name, wanted, supersedes=order.supersedes

@@ -66,7 +66,8 @@ class Order:
     """A request to commit. `kept_ms`: how long the commit is remembered at least, None: without end.
 
     `compares`: a batch with the number of a committed one is the same only if it has the same number of messages;
-    `staged`: that number. `purged`: a queue whose waiting messages the batch replaces.
+    `staged`: that number. `follows`: it is refused if no earlier batch of the query is known. `purged`: a queue whose
+    waiting messages the batch replaces.
     """
 
     query: str
@@ -75,6 +76,7 @@ class Order:
     mandatory: bool = True
     kept_ms: int | None = None
     compares: bool = False
+    follows: bool = False
     staged: int = 0
     purged: str | None = None
 

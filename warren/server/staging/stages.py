@@ -467,6 +467,11 @@ class Stages:
         order = replace(order, stages=list(dict.fromkeys(order.stages)))
         notes = CommitNotes(self._view.records.of(vhost))
         note = self._maybe_binding(vhost, user, order, notes.maybe_note(order.query))
+        if note is None and order.follows:
+            raise MissingBatches(
+                f"no batch of query '{order.query}' before batch {order.batch} is known, as after the restore of an "
+                "older backup: none of them is in the queues, or the query was forgotten"
+            )
         running = self._commits.get((vhost, order.query))
         if running is not None and (running.order.batch != order.batch or running.user != user):
             raise Conflict(

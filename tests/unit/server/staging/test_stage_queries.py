@@ -175,6 +175,22 @@ def test_a_batch_that_leaves_out_others_is_refused_until_its_query_is_forgotten(
     assert sorted(life.bodies()) == [b"4", b"9"]
 
 
+def test_a_batch_that_follows_others_is_refused_when_none_is_known(tmp_path: Path) -> None:
+    """As after the restore of a backup from before the query began."""
+    life = with_queue(tmp_path)
+
+    async def work(stages: Stages) -> Outcome:
+        await put(stages, "a", content(b"3"))
+        with pytest.raises(MissingBatches, match="older backup"):
+            await commit(life, 3, "a", follows=True)
+        assert await names_of(stages) == ["a"], "it is not dropped"
+        assert (await commit(life, 2)).committed
+        return await commit(life, 3, "a", follows=True)
+
+    assert life.run(work).committed
+    assert life.bodies() == [b"3"]
+
+
 def test_after_a_note_of_an_earlier_version_batches_may_be_missing(tmp_path: Path) -> None:
     """Empty batches were not committed then."""
     life = with_queue(tmp_path)
