@@ -16,13 +16,15 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-PIECE_BYTES: Final = 4 << 10
+PIECE_BYTES: Final = 2 << 10
 KEY_BYTES_MAX: Final = 1 << 12
 TEXT_BYTES: Final = 32 << 10  # decoded at once
 
 _BLANKS: Final = b" \t\r\n"
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 _MARK: Final = re.compile(rb"[\[\]{},:]")
+# Or a value with at most two levels, as most are, in one go.
+_INNER: Final = re.compile(rb"[\[{](?:[^\[\]{}]++|[\[{][^\[\]{}]*+[\]}])*+[\]}]|[\[\]{},:]")
 # Whole characters; two surrogates are one.
 _WHOLE: Final = re.compile(
     rb"(?:[^\\]++|\\u[dD][89abAB]..\\u....|\\u(?![dD][89abAB])....|\\[^u])*+",
@@ -44,23 +46,21 @@ class Part(NamedTuple):
     values: int
 
 
-def _marks(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield each bracket, comma and colon outside texts, with its place; and b"" after each piece."""
+def _pieces(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield pieces of `data`, with their places. All that stands in texts is blotted out."""
     in_text = is_escaped = False
     for at in range(0, len(data), PIECE_BYTES):
         piece = data[at : at + PIECE_BYTES]
         if is_escaped:
             piece = b"_" + piece[1:]
-        piece = _ESCAPE.sub(b"__", piece)
+        if b"\\" in piece:
+            piece = _ESCAPE.sub(b"__", piece)
         is_escaped = piece.endswith(b"\\")
-        for part in piece.split(b'"'):
-            if not in_text:
-                for found in _MARK.finditer(part):
-                    yield at + found.start(), found[0]
-            at += len(part) + 1
-            in_text = not in_text
-        in_text = not in_text  # the next piece continues it
-        yield at, b""
+        parts = piece.split(b'"')
+        for number in range(not in_text, len(parts), 2):
+            parts[number] = b"_" * len(parts[number])
+        in_text ^= len(parts) % 2 == 0
+        yield at, b'"'.join(parts)
 
 
 def parts_of(data: bytes) -> Iterator[Part | None]:
@@ -73,42 +73,47 @@ def parts_of(data: bytes) -> Iterator[Part | None]:
     key = ""
     inner = 0  # brackets that are open within a part
     count = number = values = start = 0
-    for place, mark in _marks(data):
-        if not mark:
-            yield None
-            continue
-        values += mark in b"[{,:"
-        if inner:
-            inner += 1 if mark in b"[{" else -1 if mark in b"]}" else 0
-            continue
-        part: Part | None = None
-        is_blank = place - start <= KEY_BYTES_MAX and not data[start:place].strip(_BLANKS)
-        if state == "value" and mark == b"[" and is_blank:
-            state, number = "items", 0
-        elif state in ("value", "items") and mark in b"[{":
-            inner = 1
-            continue
-        elif state == "items" and mark in b",]":
-            if mark == b"," or number or not is_blank:
-                part = Part(key, number, start, place, values)
-            number += 1
-            state = "items" if mark == b"," else "after items"
-        elif state == "value" and mark in b",}":
-            part = Part(key, -1, start, place, values)
-            state = "key" if mark == b"," else "over"
-        elif state == "after items" and mark in b",}" and is_blank:
-            state = "key" if mark == b"," else "over"
-        elif state == "key" and mark == b":" and place - start <= KEY_BYTES_MAX:
-            key, state, count = _key(data[start:place]), "value", count + 1
-        elif state == "key" and mark == b"}" and is_blank and count == 0:
-            state = "over"
-        elif state == "before" and mark == b"{" and is_blank:
-            state = "key"
-        else:
-            raise NotAnObject
-        start, values = place + 1, 0
-        if part is not None:
-            yield part
+    for piece_at, piece in _pieces(data):
+        yield None
+        at = 0
+        while found := (_INNER if inner or state == "items" else _MARK).search(piece, at):
+            mark, at = found[0], found.end()
+            place = piece_at + found.start()
+            if len(mark) > 1:  # all of a value
+                values += sum(map(mark.count, (b"[", b"{", b",", b":")))
+                continue
+            values += mark in b"[{,:"
+            if inner:
+                inner += 1 if mark in b"[{" else -1 if mark in b"]}" else 0
+                continue
+            part: Part | None = None
+            is_blank = place - start <= KEY_BYTES_MAX and not data[start:place].strip(_BLANKS)
+            if state == "value" and mark == b"[" and is_blank:
+                state, number = "items", 0
+            elif state in ("value", "items") and mark in b"[{":
+                inner = 1
+                continue
+            elif state == "items" and mark in b",]":
+                if mark == b"," or number or not is_blank:
+                    part = Part(key, number, start, place, values)
+                number += 1
+                state = "items" if mark == b"," else "after items"
+            elif state == "value" and mark in b",}":
+                part = Part(key, -1, start, place, values)
+                state = "key" if mark == b"," else "over"
+            elif state == "after items" and mark in b",}" and is_blank:
+                state = "key" if mark == b"," else "over"
+            elif state == "key" and mark == b":" and place - start <= KEY_BYTES_MAX:
+                key, state, count = _key(data[start:place]), "value", count + 1
+            elif state == "key" and mark == b"}" and is_blank and count == 0:
+                state = "over"
+            elif state == "before" and mark == b"{" and is_blank:
+                state = "key"
+            else:
+                raise NotAnObject
+            start, values = place + 1, 0
+            if part is not None:
+                yield part
     if state != "over" or len(data) - start > KEY_BYTES_MAX or data[start:].strip(_BLANKS):
         raise NotAnObject
 
