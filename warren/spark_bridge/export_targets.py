@@ -204,10 +204,12 @@ class FileTarget:
 
     def abandon(self) -> None:
         """Delete the files that are not complete."""
-        for held in self._open.values():
-            held.file.abandon()
-        self._open.clear()
-        self._place.end()
+        try:
+            for held in self._open.values():
+                held.file.abandon()
+        finally:
+            self._open.clear()
+            self._place.end()
 
     def verify(self, state: Manifest) -> None:
         """Compare the files with the manifest: how many rows this run's say they have, and how large all are."""

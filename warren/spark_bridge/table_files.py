@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -93,9 +93,10 @@ class Sink:
         self._file.close()
 
     def drop(self) -> None:
-        """Close the file as it is; later writes are discarded."""
+        """Close the file as it is, on a full disk, too; later writes are discarded."""
         self._is_dropped = True
-        self._file.close()
+        with suppress(OSError):  # it would write the rest
+            self._file.close()
 
     def close(self) -> None:
         """Do nothing: Arrow closes its target, and this must be on disk first."""

@@ -6,6 +6,7 @@ The store is a directory, and nothing keeps a second export out.
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,10 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from warren.spark_bridge import manifest
+from warren.spark_bridge import export_targets, manifest, table_files
 from warren.spark_bridge.bridge_errors import BridgeError, NoDrain, UsageError
 from warren.spark_bridge.export import Export, ExportOptions
 from warren.spark_bridge.places import ObjectPrefix, place_of
+from warren.spark_bridge.table_files import ARROW, CSV, JSON, PARQUET, TableFile
 
 from .export_broker import ExportBroker, Watched
 
@@ -128,6 +130,30 @@ def test_a_checkpoint_is_of_one_export_at_a_time(tmp_path: Path, monkeypatch: py
     with pytest.raises(UsageError, match="another export is using"):
         first.run()
     assert second.run().rows == 3
+
+
+@pytest.mark.parametrize("form", [PARQUET, ARROW, JSON, CSV])
+def test_a_full_disk_is_left_as_it_was(
+    bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """Each run has a temporary directory of its own: what it leaves there nobody deletes."""
+
+    class OnFullDisk(TableFile):
+        def __init__(self, path: Path, *more: Any) -> None:
+            path.symlink_to("/dev/full")
+            super().__init__(path, *more)
+
+    broker = ExportBroker()
+    queue = broker.queue("orders", 6)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(table_files, "GROUP_ROWS", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(export_targets, "TableFile", OnFullDisk)
+        with pytest.raises(OSError, match="No space left"):
+            export(broker, mode="drain", form=form).run()
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert export(broker, mode="drain", form=form).run().rows == 6 and not queue.messages
 
 
 def test_a_manifest_that_is_replaced_while_it_is_read_is_looked_for_again(
