@@ -302,6 +302,10 @@ class Export:
             raise UsageError(f"mode {mode}: {found.name!r} is a {found.type}")
         if mode != LOG and (self._options.start is not None or self._options.end is not None):
             raise UsageError(f"mode {mode}: from and to are for streams")
+        if mode == DRAIN and self._options.where is not None:
+            raise UsageError(
+                f"mode {mode}: with a condition the other messages would leave the queue, too, and be in no file"
+            )
         if mode != DRAIN and self._options.consumer is not None:
             raise UsageError(f"mode {mode}: a consumer name is for draining")
         return mode

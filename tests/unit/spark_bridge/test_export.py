@@ -121,6 +121,15 @@ def test_draining_takes_the_messages_out_and_leaves_no_session(broker: ExportBro
     assert bodies(tmp_path) == numbers(0, 9)
 
 
+def test_a_drain_with_a_condition_is_refused_since_it_would_lose_the_other_messages(
+    broker: ExportBroker, tmp_path: Path
+) -> None:
+    queue = broker.queue("orders", 6)
+    with pytest.raises(UsageError, match="be in no file"):
+        run(broker, tmp_path, mode="drain", where="offset < 3")
+    assert len(queue.messages) == 6 and files_in(tmp_path) == []
+
+
 def test_a_drain_is_gone_on_with_by_the_session_that_its_manifest_names(broker: ExportBroker, tmp_path: Path) -> None:
     """Wherever its directory is by then: the name of the session is made of the place where it was begun."""
     queue = broker.queue("orders", 6)
@@ -528,7 +537,7 @@ def test_a_stream_that_was_made_anew_is_not_gone_on_with(broker: ExportBroker, t
     broker.stream(count=5)
     run(broker, tmp_path)
     broker.stream(count=9, id="i2")
-    with pytest.raises(AnotherQueue, match="made anew"):
+    with pytest.raises(AnotherQueue, match="created again"):
         run(broker, tmp_path)
 
 
