@@ -24,6 +24,7 @@ import pytest
 from free_ports import free_port
 
 _USER = "warren_tests"
+_EMPTY = "empty"
 _START_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 
@@ -36,6 +37,7 @@ class PostgresServer:
         self._directory = directory
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_empty = False
         self.port = 0
 
     def initialise(self) -> None:
@@ -102,11 +104,20 @@ class PostgresServer:
         return f"host=127.0.0.1 port={self.port} user={_USER} dbname={database} connect_timeout=5"
 
     def fresh_url(self, *, encoding: str = "UTF8") -> str:
-        """Create an empty database and return the URL a broker connects to it with."""
+        """Create an empty database and return the URL a broker connects to it with.
+
+        Of the usual encoding it is a copy of the files of one that somebody has connected to: half the cost.
+        """
         name = f"warren_{next(self._numbers)}"
-        locale = "" if encoding == "UTF8" else " LOCALE_PROVIDER libc LOCALE 'C'"
+        made_as = f"TEMPLATE {_EMPTY} STRATEGY FILE_COPY"
+        if encoding != "UTF8":
+            made_as = f"TEMPLATE template0 ENCODING '{encoding}' LOCALE_PROVIDER libc LOCALE 'C'"
         with psycopg.connect(self.conninfo("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'{locale}".encode())
+            if not self._has_empty:
+                connection.execute(f"CREATE DATABASE {_EMPTY} TEMPLATE template0".encode())
+                psycopg.connect(self.conninfo(_EMPTY)).close()
+                self._has_empty = True
+            connection.execute(f"CREATE DATABASE {name} {made_as}".encode())
         return f"postgresql+psycopg://{_USER}@127.0.0.1:{self.port}/{name}"
 
     @property
