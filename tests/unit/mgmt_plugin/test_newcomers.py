@@ -6,6 +6,7 @@ import math
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ import trio.testing
 from warren.mgmt_plugin.http import slots as slots_module
 from warren.mgmt_plugin.http.newcomers import ACCEPTS_PER_ROUND, BEGUN_PER_ROUND, Newcomer, Newcomers
 from warren.mgmt_plugin.http.slots import Slots, Standing
+from warren.server.network.readiness import Selector
 
 FAR_BELOW = 1 << 30
 
@@ -192,3 +194,42 @@ def test_a_descriptor_that_is_kept_for_others_is_closed_at_once() -> None:
         assert port.let_in == 0
 
     run(Port(descriptors_below=0), test)
+
+
+class Unwilling:
+    """A selector that fails once to watch a descriptor."""
+
+    def __init__(self, selector: Selector, error: Exception) -> None:
+        self._selector = selector
+        self._errors = [error]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._selector, name)
+
+    def register(self, fd: int, events: int) -> None:
+        if self._errors:
+            raise self._errors.pop()
+        self._selector.register(fd, events)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")])
+def test_one_that_cannot_be_watched_leaves_nothing(error: Exception) -> None:
+    """Otherwise its deadline, or the next one that gets its slot, would fail."""
+    port = Port(patience_s=0)
+    newcomers: Any = port.newcomers
+    newcomers._selector = Unwilling(newcomers._selector, error)
+
+    async def main() -> None:
+        with port.ends(), trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(port.newcomers.run)
+                port.connect()
+                with pytest.raises(type(error)):
+                    await port.newcomers.accept(port.listener)
+                assert (len(port.newcomers), port.open) == (0, 0) and port.slots.is_empty()
+                nursery.start_soon(port.newcomers.accept, port.listener)
+                port.connect()
+                await until(lambda: port.let_in == 1)
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)

@@ -95,15 +95,17 @@ class Newcomers:
         if slot is None:
             sock.close()
             return
-        sock.setblocking(False)
-        newcomer = Newcomer(sock, peer, slot, trio.current_time() + self._patience_s)
-        self._waiting[fd] = newcomer
-        self._opened(1)
         try:
+            sock.setblocking(False)
+            newcomer = Newcomer(sock, peer, slot, trio.current_time() + self._patience_s)
+            self._waiting[fd] = newcomer
             self._selector.register(fd, READABLE)
-        except OSError:
-            self._forget(newcomer)
+        except BaseException:
+            self._waiting.pop(fd, None)
+            self._slots.leave(slot)
+            sock.close()
             raise
+        self._opened(1)
         if len(self._waiting) == 1:
             self._wait.deadline = newcomer.deadline
 
