@@ -199,12 +199,6 @@ class Amqp10Ledger(DeliveryLedger):
             self._limits.pop(consumer, None)
 
     def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
-        try:
-            self._write_transfer(consumer, message, tag, redelivered)
-        except Exception as error:
-            self.outbox.failed(error)
-
-    def _write_transfer(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
         consumer.credit -= 1
         content = message.header_frame()
         header_end: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)

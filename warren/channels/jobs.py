@@ -28,7 +28,7 @@ from warren.msgstore.log.own_writes import NOTHING, PACED
 from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.base_queue import BaseQueue
 from warren.queues.consumer import Consumer
-from warren.queues.delivery import DeliveryLedger
+from warren.queues.delivery import DeliveryLedger, give_back
 from warren.queues.long_work import Job, Steps, backwards
 from warren.queues.unacked import Delivery
 from warren.vhosts.metadata import ParameterDelete, PermissionDelete, TopicPermissionDelete
@@ -122,16 +122,14 @@ class Returning:
         `rewritten`: its message was stored again.
         """
         queue = delivery.queue
-        self._ledger.release(delivery)
-        if requeue:
-            if queue is not self._last and queue not in self._queues:
+        if not requeue:
+            self._dropped_from[queue] = None
+        elif queue is not self._last:
+            if queue not in self._queues:
                 self._queues[queue] = None
                 queue.begin_return()
             self._last = queue
-            queue.requeue(delivery, failed=failed, delay_ms=delay_ms)
-        else:
-            self._dropped_from[queue] = None
-            queue.reject(delivery)
+        give_back(self._ledger, delivery, requeue=requeue, failed=failed, delay_ms=delay_ms)
         # Not before: dead letters have taken some of them.
         steps.left -= KEPT_STEPS if rewritten else queue.publish_steps()
         if rewritten or (requeue and queue.rewrites(delay_ms)):

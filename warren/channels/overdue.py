@@ -22,6 +22,7 @@ from warren.channels.consuming import note_consumer
 from warren.channels.jobs import LOOKS_PER_STEP
 from warren.channels.session import CHANNEL_CLOSING
 from warren.msgstore.log.own_writes import PACED
+from warren.queues.delivery import give_back
 from warren.queues.long_work import Job, Steps
 from warren.queues.unacked import Delivery
 
@@ -65,8 +66,7 @@ def end_overdue(channel: Session, tag: int, timeout_ms: int) -> None:
     # Cancelling may have given it back already.
     taken = ledger.take_overdue(tag)
     if taken is not None:
-        ledger.release(taken)
-        taken.queue.requeue(taken, failed=False)
+        give_back(ledger, taken, requeue=True, failed=False)
         taken.queue.wake()
 
 

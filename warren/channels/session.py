@@ -37,7 +37,7 @@ from warren.msgstore.log.message import Message
 from warren.queues.base_queue import BaseQueue
 from warren.queues.consumer import Consumer
 from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts
-from warren.queues.delivery import DeliveryLedger
+from warren.queues.delivery import DeliveryLedger, give_back
 from warren.queues.outcome import ACCEPTED, REFUSED
 from warren.queues.unacked import Delivery
 from warren.vhosts.virtual_host import VirtualHost
@@ -412,11 +412,7 @@ class Session:
         touched: list[BaseQueue] = []
         for delivery in deliveries:
             queue = delivery.queue
-            self.ledger.release(delivery)
-            if requeue:
-                queue.requeue(delivery, failed=failed, delay_ms=delay_ms)
-            else:
-                queue.reject(delivery)
+            give_back(self.ledger, delivery, requeue=requeue, failed=failed, delay_ms=delay_ms)
             if not touched or touched[-1] is not queue:
                 touched.append(queue)
         for queue in touched:

@@ -131,12 +131,6 @@ class MqttLedger(DeliveryLedger):
     # --- out --------------------------------------------------------------------------------------------------------
 
     def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
-        try:
-            self._write_publish(consumer, message, tag, redelivered)
-        except Exception as error:
-            self.outbox.failed(error)
-
-    def _write_publish(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
         content = message.header_frame()
         header_end: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
         self._describe(message, content, header_end, consumer)

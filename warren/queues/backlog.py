@@ -91,9 +91,6 @@ class Backlog(IndexOwner):
     def append(self, message: Message) -> i64:
         """Add a message at the end and return its number."""
         number: i64 = self.next_number
-        self.next_number = number + 1
-        cost: i64 = message.memory_bytes
-        self.log.resident_bytes += cost
         run = self.head
         items = run.items
         if number != run.first + len(items) - run.at:  # else it follows the head at once (1)
@@ -106,6 +103,9 @@ class Backlog(IndexOwner):
             if not items:
                 run.first = number
         items.append(message)
+        self.next_number = number + 1
+        cost: i64 = message.memory_bytes
+        self.log.resident_bytes += cost
         run.count += 1
         run.memory_bytes += cost
         run.body_bytes += message.body_bytes
@@ -140,7 +140,10 @@ class Backlog(IndexOwner):
             at = 0
         head.at = at
         if self.middle.count:
-            self._read_ahead()
+            try:
+                self._read_ahead()
+            except MemoryError:
+                pass  # `is_ready` asks again: the message must not be lost for that
         return message
 
     def _read_ahead(self) -> None:
@@ -225,9 +228,9 @@ class Backlog(IndexOwner):
         for run in (self.head, self.tail):
             message = run.find(number)
             if message is not None:
+                self.need_middle().note_taken(number)
                 run.take(message, number)
                 self.log.resident_bytes -= message.memory_bytes
-                self.need_middle().note_taken(number)
                 return True
         middle = self.middle
         if not middle.may_have(number):

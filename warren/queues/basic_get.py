@@ -97,7 +97,18 @@ def answer_get(queue: Queue, ledger: DeliveryLedger, no_ack: bool) -> bool:
         ledger.got_empty += 1
         return False
     place: i64 = ready.next_place
-    if ready.next_redelivered:
+    redelivered = ready.next_redelivered
+    if keeper is not None and not no_ack:
+        keeper.dispatch.got(message, place, ledger)
+    try:
+        ledger.get(queue, message, place, redelivered, no_ack, ready.count)
+    except BaseException:
+        if not no_ack:
+            ready.put_back(message, place)
+            if keeper is not None:
+                keeper.dispatch.came_back(place)
+        raise
+    if redelivered:
         queue.redelivered += 1
     if no_ack:
         gets.got_no_ack += 1
@@ -106,9 +117,6 @@ def answer_get(queue: Queue, ledger: DeliveryLedger, no_ack: bool) -> bool:
         gets.got += 1
         queue.unacked_count += 1
         queue.unacked_bytes += message.body_bytes
-        if keeper is not None:
-            keeper.dispatch.got(message, place, ledger)
-    ledger.get(queue, message, place, ready.next_redelivered, no_ack, ready.count)
     rules = queue.rules
     if not no_ack and (rules.visibility_timeout_ms > 0 or rules.consumer_timeout_ms > 0):
         queue.need_keeper().timeouts().begin(ledger, rules.visibility_timeout_ms, rules.consumer_timeout_ms)

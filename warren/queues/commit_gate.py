@@ -52,6 +52,7 @@ class _Uncommitted(BatchWaiter):
     def __init__(self, gate: CommitGate, batch: i64) -> None:
         self.batch: i64 = batch
         self.messages: list[Message | None] = []
+        self.given: i64 = 0  # how many of them are ready
         self.places = vec[i64]()
         self.memory_bytes: i64 = 0
         self._gate = gate
@@ -173,8 +174,8 @@ class CommitGate(BatchWaiter):
         keeper = self._queue.keeper
         assert keeper is not None
         ready = self._ready
-        at: i64 = 0
-        for message in group.messages:
+        at: i64 = group.given
+        for message in group.messages[group.given :] if group.given else group.messages:
             place: i64 = group.places[at]
             at += 1
             lane: i64 = place >> LANE_SHIFT
@@ -187,9 +188,25 @@ class CommitGate(BatchWaiter):
             ready.uncommitted_bytes -= message.body_bytes
             group.memory_bytes -= message.memory_bytes
             self._log.resident_bytes -= message.memory_bytes
-            keeper.committed(message, place, hands_over=at <= DRAIN_BUDGET)
+            try:
+                keeper.committed(message, place, hands_over=at <= DRAIN_BUDGET)
+            except BaseException:
+                group.given = at
+                if ready.place_after(lane, 0) == place:
+                    self._keep(group, message, lane)
+                self._log.wait(group, False)
+                raise
         if self._groups and self._groups[0] is group:
             self._groups.pop(0)
+
+    def _keep(self, group: _Uncommitted, message: Message, lane: i64) -> None:
+        """Have a message wait again that could not be made ready."""
+        group.given -= 1
+        group.memory_bytes += message.memory_bytes
+        self._ahead[lane] += 1
+        self._ready.uncommitted_count += 1
+        self._ready.uncommitted_bytes += message.body_bytes
+        self._log.resident_bytes += message.memory_bytes
 
     def await_first_commit(self) -> None:
         """Keep recovered messages, and those after them, until the first commit of this life (6)."""
@@ -226,7 +243,7 @@ class CommitGate(BatchWaiter):
 
     def check_invariants(self) -> None:
         """Assert the counts, and the order of places. For tests."""
-        waiting = [message for group in self._groups for message in group.messages if message is not None]
+        waiting = [each for group in self._groups for each in group.messages[group.given :] if each is not None]
         assert self._ready.uncommitted_count == len(waiting)
         assert self._ready.uncommitted_bytes == sum([int(message.body_bytes) for message in waiting])
         lanes: i64 = len(self._ahead)
@@ -234,7 +251,7 @@ class CommitGate(BatchWaiter):
         while lane < lanes:
             expected: i64 = self._ready.place_after(lane, 0)
             for group in self._groups:
-                at: i64 = 0
+                at: i64 = group.given
                 while at < len(group.messages):
                     if group.places[at] >> LANE_SHIFT == lane:
                         assert group.places[at] == expected, "places are not in order"

@@ -102,23 +102,27 @@ class DeliveryLedger(UnackedDeliveries):
     # --- giving out ---------------------------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, message: Message, sequence_number: i64, redelivered: bool) -> None:
-        """Write a delivery to the outbox, and remember it unless the consumer is no-ack."""
+        """Write a delivery to the outbox, and remember it unless the consumer is no-ack.
+
+        An error means that nothing has happened. One in writing goes to `Outbox.failed`: the peer is ended, and its
+        deliveries return.
+        """
         tag: i64 = self.next_tag
-        self.next_tag = tag + 1
         if not consumer.no_ack:
             self.remember(Delivery(tag, message, consumer.queue, sequence_number, consumer))
             self.delivered += 1
             consumer.outstanding += 1
             self.consumer_unacked += 1
-        self.write_delivery(consumer, message, tag, redelivered)
-        if self.watcher is not None:
-            self.watcher.delivered(consumer.queue, message, redelivered)
+        self.next_tag = tag + 1
+        try:
+            self.write_delivery(consumer, message, tag, redelivered)
+            if self.watcher is not None:
+                self.watcher.delivered(consumer.queue, message, redelivered)
+        except Exception as error:
+            self.outbox.failed(error)
 
     def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
-        """Write basic.deliver with its content to the outbox.
-
-        Other protocols have a form of their own; errors in making it go to `Outbox.failed`.
-        """
+        """Write basic.deliver with its content to the outbox. Other protocols have a form of their own."""
         outbox = self.outbox
         outbox.touch()
         out = outbox.writer
@@ -136,19 +140,22 @@ class DeliveryLedger(UnackedDeliveries):
     def get(
         self, queue: BaseQueue, message: Message, sequence_number: i64, redelivered: bool, no_ack: bool, left: i64
     ) -> None:
-        """Answer basic.get; `left` is the number of ready messages after this one."""
+        """Answer basic.get; `left` is the number of ready messages after this one. Errors: as of `deliver`."""
         tag: i64 = self.next_tag
-        self.next_tag = tag + 1
         if no_ack:
             self.got_no_ack += 1
         else:
-            self.got += 1
             self.remember(Delivery(tag, message, queue, sequence_number, None))
+            self.got += 1
+        self.next_tag = tag + 1
         if redelivered:
             self.redelivered += 1
-        self.write_got(message, tag, redelivered, left)
-        if self.watcher is not None:
-            self.watcher.delivered(queue, message, redelivered)
+        try:
+            self.write_got(message, tag, redelivered, left)
+            if self.watcher is not None:
+                self.watcher.delivered(queue, message, redelivered)
+        except Exception as error:
+            self.outbox.failed(error)
 
     def write_got(self, message: Message, tag: i64, redelivered: bool, left: i64) -> None:
         """Write basic.get-ok with its content to the outbox."""
@@ -504,6 +511,26 @@ def write_pieces(outbox: Outbox, pieces: list[bytes]) -> None:
             outbox.writer.write(piece)
             if len(outbox.writer) > outbox.piece_bytes:
                 outbox.end_piece()
+
+
+def give_back(
+    ledger: DeliveryLedger, delivery: Delivery, *, requeue: bool, failed: bool = True, delay_ms: int = -1
+) -> None:
+    """Requeue or drop a delivery that is out of the ledger; it is unanswered again if that fails."""
+    queue = delivery.queue
+    before: i64 = queue.unacked_count
+    try:
+        if requeue:
+            queue.requeue(delivery, failed=failed, delay_ms=delay_ms)
+        else:
+            queue.reject(delivery)
+    except BaseException:
+        if queue.unacked_count == before:
+            ledger.restore(delivery)
+            raise
+        ledger.release(delivery)
+        raise
+    ledger.release(delivery)
 
 
 def _unknown(tag: i64) -> ChannelException:

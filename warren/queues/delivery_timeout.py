@@ -27,7 +27,7 @@ from mypy_extensions import i64
 
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.own_writes import PACED
-from warren.queues.delivery import DeliveryLedger
+from warren.queues.delivery import DeliveryLedger, give_back
 from warren.queues.message_deaths import LEAVE_MAX
 from warren.queues.queue_host import QueueHost
 from warren.queues.timers import NEVER, Timer
@@ -158,8 +158,7 @@ class DeliveryTimeouts:
             self._host.delivery_overdue(ledger, int(limit.tag), int(limit.timeout_ms))
             return stored
         ledger.maybe_take(limit.tag)
-        ledger.release(delivery)
-        queue.requeue(delivery, failed=True)
+        give_back(ledger, delivery, requeue=True)
         queue.wake()
         return stored
 

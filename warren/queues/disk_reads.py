@@ -169,8 +169,8 @@ class MessagesRead(RecordsRead):
         """Queue the read of all of them."""
         log = self.reader.log
         self._places.close()
-        log.resident_bytes += self.reserved_bytes
         log.read_jobs.append(self)
+        log.resident_bytes += self.reserved_bytes
 
     def maybe_message(self, at: i64) -> Message | None:
         """Return the message of entry `at`; None when it is damaged, or compaction has moved it: see `was_moved`."""

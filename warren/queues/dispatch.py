@@ -53,10 +53,14 @@ class Dispatch:
         if self._ready.count > 0:
             return -1
         consumer = queue.let_wait() if queue.is_search_long else queue.pick()
-        return -1 if consumer is None else self._hand_over(consumer, message, lane, is_stored)
+        if consumer is None:
+            return -1
+        place: i64 = self._take_place(consumer, message, lane, is_stored)
+        queue.deliver(consumer, message, place, message.attempts > 0)
+        return place
 
-    def _hand_over(self, consumer: Consumer, message: Message, lane: i64, is_stored: bool) -> i64:
-        """Deliver a message that need not wait; return its place."""
+    def _take_place(self, consumer: Consumer, message: Message, lane: i64, is_stored: bool) -> i64:
+        """Return the place of a message that `consumer` gets at once, which is in the log then if it has to be."""
         queue = self._queue
         place: i64 = self._ready.skip(lane)
         if is_stored:
@@ -64,7 +68,6 @@ class Dispatch:
                 self._ready.settle(message, place)
         elif not consumer.no_ack and message.persistent and queue.stores:
             self._ready.store(message, place)
-        queue.deliver(consumer, message, place, message.attempts > 0)
         return place
 
     def came(self, lane: i64) -> None:

@@ -64,9 +64,10 @@ class KeyShared(Dispatch):
         consumer = queue.pick() if key is None else _maybe_next(key)
         if consumer is None:
             return -1
-        place: i64 = self._hand_over(consumer, message, lane, is_stored)
+        place: i64 = self._take_place(consumer, message, lane, is_stored)
         if not consumer.no_ack:
             self.keys.bind(key, text, place, consumer)
+        queue.deliver(consumer, message, place, message.attempts > 0)
         return place
 
     def came(self, lane: i64) -> None:
@@ -160,20 +161,21 @@ class KeyShared(Dispatch):
                 return  # `Queue.look_again` will continue
             if queue.check_restrained():
                 return
-            text = keys.text_of(backlog.oldest())
+            message = backlog.oldest()
+            text = keys.text_of(message)
             key = keys.maybe_key(text)
             consumer = queue.pick() if key is None else _maybe_next(key)
             if consumer is not None:
                 somebody = False
-                message = ready.take_head(0)
-                place: i64 = ready.next_place
-                redelivered = ready.next_redelivered
-                if self._is_expired(message):
-                    self._expire(message, place)
-                    continue
-                if not consumer.no_ack:
+                place: i64 = backlog.oldest_number()
+                is_expired = self._is_expired(message)
+                if not is_expired and not consumer.no_ack:
                     keys.bind(key, text, place, consumer)
-                queue.hand_out(consumer, message, place, redelivered)
+                ready.take_head(0)
+                if is_expired:
+                    self._expire(message, place)
+                else:
+                    queue.hand_out(consumer, message, place, ready.next_redelivered)
                 continue
             # Set nothing aside while there are no other consumers with room.
             if key is None or not (somebody or self._has_room()):
@@ -198,9 +200,10 @@ class KeyShared(Dispatch):
     def _set_aside(self, key: SharedKey) -> None:
         """Set the head of the backlog aside, which is in memory."""
         backlog = self._backlog
-        message = backlog.pop()
-        place: i64 = backlog.popped_number
+        message = backlog.oldest()
+        place: i64 = backlog.oldest_number()
         self.keys.set_aside(key, place, message, place < backlog.delivered_before or message.attempts > 0)
+        backlog.pop()
 
     def ready_or_fetch(self) -> bool:
         """Look past bound keys for the next message; tell whether it is in memory or does not exist."""

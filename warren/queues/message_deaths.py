@@ -45,11 +45,11 @@ class MessageDeaths:
     def add(self, message: Message, place: i64, reason: str) -> None:
         """Settle a message that dies, unless `place` is -1, and dead-letter it."""
         queue = self._queue
-        count_death(queue, reason, self._counts)
         if self._has_exchange:
             self._host.post_letter(queue, message, place, reason)
         elif place >= 0:
             queue.ready.settle(message, place)
+        count_death(queue, reason, self._counts)  # not before: it may fail
 
     def add_placeless(self, message: Message, reason: str) -> None:
         """Add the death of a message without a place in the queue: it gets one, until its dead letter has another."""

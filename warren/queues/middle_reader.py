@@ -84,9 +84,9 @@ class MiddleReader(DiskReader):
                 pages.append(page)
                 numbers.append(int(page_number))
             page_number += 1
+        self.log.read_jobs.append(PagesRead(self, pages, numbers))
         self.is_reading = True
         self.reading_to = page_number * size
-        self.log.read_jobs.append(PagesRead(self, pages, numbers))
 
     def pages_read(self, job: PagesRead) -> None:
         self.is_reading = False
@@ -147,10 +147,10 @@ class MiddleReader(DiskReader):
                     log.call_when_written(self)
                 return True
             return False
-        self.is_reading = True
-        self.reading_to = previous + 1
         job.reserved_bytes = total + count * MESSAGE_OVERHEAD_BYTES
         job.begin()
+        self.is_reading = True
+        self.reading_to = previous + 1
         return True
 
     def messages_read(self, job: MessagesRead) -> None:
@@ -165,27 +165,38 @@ class MiddleReader(DiskReader):
         at: i64 = 0
         count: i64 = len(job.numbers)
         gone: i64 = 0
-        while at < count:
-            number: i64 = job.numbers[at]
-            if index.lsn_of_resident(number) == 0 or middle.has_taken(number):
-                # Taken out of turn meanwhile.
-                gone += 1
+        try:
+            while at < count:
+                number: i64 = job.numbers[at]
+                if index.lsn_of_resident(number) == 0 or middle.has_taken(number):
+                    # Taken out of turn meanwhile.
+                    gone += 1
+                    at += 1
+                    continue
+                message = job.maybe_message(at)
+                if message is not None:
+                    head.append(message, number)
+                    log.resident_bytes += message.memory_bytes
+                elif job.was_moved(at):
+                    break
+                else:
+                    lost += 1
+                    lost_bytes += index.body_bytes_of(number)
+                    log.report_damage(index, number, job.lsns[at])
                 at += 1
-                continue
-            message = job.maybe_message(at)
-            if message is not None:
-                head.append(message, number)
-                log.resident_bytes += message.memory_bytes
-            elif job.was_moved(at):
-                self.reading_to = number  # read again from here on
-                break
-            else:
-                lost += 1
-                lost_bytes += index.body_bytes_of(number)
-                log.report_damage(index, number, job.lsns[at])
-            at += 1
-        middle.start = self.reading_to
-        middle.count -= at - gone
+        except BaseException:
+            self._taken_to(job, at, gone)
+            self.backlog.on_loaded(int(lost), int(lost_bytes))
+            raise
+        self._taken_to(job, at, gone)
         if middle.count and head.count == 0:
             self.advance()
         self.backlog.on_loaded(int(lost), int(lost_bytes))
+
+    def _taken_to(self, job: MessagesRead, at: i64, gone: i64) -> None:
+        """Note that the first `at` messages of a read are no longer in the middle; `gone` of them were not before."""
+        if at < len(job.numbers):
+            self.reading_to = job.numbers[at]  # read again from here on
+        middle = self.backlog.middle
+        middle.start = self.reading_to
+        middle.count -= at - gone

@@ -19,6 +19,7 @@
    in line here, and asks only whether there is a keeper.
 9. In a queue with a ``gate`` a message is ready only once it is committed (``queues.commit_gate``). Until then
    basic.get waits for it, as for one that is being read from disk.
+10. If a step between two places of a message fails, for lack of memory for instance, it is in one of them.
 
 The making of a queue (declaration, ownership, deletion) belongs to ``vhosts.virtual_host``.
 """
@@ -99,7 +100,11 @@ class Queue(BaseQueue):
                     self.unacked_bytes += message.body_bytes
                     if message.persistent and self.stores:
                         ready.store(message, place)
-                consumer.ledger.deliver(consumer, message, place, False)
+                try:
+                    consumer.ledger.deliver(consumer, message, place, False)
+                except Exception as error:
+                    wait_again(self, consumer, message, place, error)
+                    return ACCEPTED
                 if consumer.has_time_limit:
                     self.need_keeper().timeouts().begin(consumer.ledger, consumer.visibility_ms, consumer.timeout_ms)
                 return ACCEPTED
@@ -177,9 +182,9 @@ class Queue(BaseQueue):
         if keeper is not None and not keeper.takes_back(delivery, failed, delay_ms):
             return
         message = delivery.message
+        self.ready.put_back(message, delivery.sequence_number)
         self.unacked_count -= 1
         self.unacked_bytes -= message.body_bytes
-        self.ready.put_back(message, delivery.sequence_number)
         if keeper is not None:
             keeper.dispatch.came_back(delivery.sequence_number)
             keeper.length.keep()
@@ -296,12 +301,12 @@ class Queue(BaseQueue):
 
     def hand_out(self, consumer: Consumer, message: Message, place: i64, redelivered: bool) -> None:
         """Deliver a message that has waited, and was taken out."""
+        self.deliver(consumer, message, place, redelivered)
         if consumer.no_ack:
             self.ready.settle(message, place)
-        self.deliver(consumer, message, place, redelivered)
 
     def deliver(self, consumer: Consumer, message: Message, place: i64, redelivered: bool) -> None:
-        """Deliver a message that does not wait, or no longer."""
+        """Deliver a message that does not wait, or no longer; it waits if that fails."""
         ledger = consumer.ledger
         if redelivered:
             self.redelivered += 1
@@ -312,7 +317,11 @@ class Queue(BaseQueue):
             self.delivered += 1
             self.unacked_count += 1
             self.unacked_bytes += message.body_bytes
-        ledger.deliver(consumer, message, place, redelivered)
+        try:
+            ledger.deliver(consumer, message, place, redelivered)
+        except Exception as error:
+            wait_again(self, consumer, message, place, error)
+            return
         if consumer.has_time_limit:
             self.need_keeper().timeouts().begin(ledger, consumer.visibility_ms, consumer.timeout_ms)
 
@@ -484,3 +493,18 @@ class Queue(BaseQueue):
             keeper.dispatch.check_invariants(is_idle=not self.is_scheduled)
         elif self.ready.count > 0 and not self.is_scheduled and self.ready.ready_or_fetch():
             assert self.pick() is None, "a message waits although a consumer could take it"
+
+
+def wait_again(queue: Queue, consumer: Consumer, message: Message, place: i64, error: Exception) -> None:
+    """Have a message wait whose delivery has failed, and was counted; the peer of `consumer` is ended."""
+    consumer.ledger.outbox.failed(error)
+    if consumer.no_ack:
+        return  # nobody would have asked for it again
+    queue.delivered -= 1
+    queue.unacked_count -= 1
+    queue.unacked_bytes -= message.body_bytes
+    queue.ready.put_back(message, place)
+    keeper = queue.keeper
+    if keeper is not None:
+        keeper.dispatch.came_back(place)
+    queue.wake()

@@ -87,12 +87,15 @@ class ReadyMessages:
 
     def append(self, message: Message, lane: i64) -> i64:
         """Put `message` at the end of its lane; return its place."""
+        lanes = self._lanes
+        place: i64
+        if lanes is None:
+            place = self._backlog.append(message)
+        else:
+            place = lane << LANE_SHIFT | lanes.filled(lane).append(message)
         self.count += 1
         self.body_bytes += message.body_bytes
-        lanes = self._lanes
-        if lanes is None:
-            return self._backlog.append(message)
-        return lane << LANE_SHIFT | lanes.filled(lane).append(message)
+        return place
 
     def skip(self, lane: i64) -> i64:
         """Return the place of a message that comes and goes at once. Its lane is empty."""
@@ -117,11 +120,11 @@ class ReadyMessages:
 
     def put_back(self, message: Message, place: i64) -> None:
         """Put `message` back where it was, to wait again."""
-        self.count += 1
-        self.body_bytes += message.body_bytes
         if not self._returns:
             self.return_to(ReturnedMessages())
         self.returned.put(message, place)
+        self.count += 1
+        self.body_bytes += message.body_bytes
 
     def lost(self, count: int, body_bytes: int) -> None:
         """Subtract messages that were counted and are damaged on disk."""

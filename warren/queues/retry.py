@@ -94,8 +94,8 @@ class Retries:
         if self.counts:
             return self._count(delivery, failed, delay_ms, now_ms)
         if delay_ms > 0 and self._may_store_again(delivery.sequence_number):
-            self._forget(delivery)
             self._lanes.hold(_tried(delivery.message), now_ms + delay_ms)
+            self._forget(delivery)
             return False
         return True
 
@@ -115,8 +115,8 @@ class Retries:
             if delay_ms < 0 and not _is_known_by_place(delivery):
                 delay_ms = self._delay_ms(message, failed)
             if delay_ms > 0:
-                self._forget(delivery)
                 self._lanes.hold(message, now_ms + delay_ms)
+                self._forget(delivery)
                 return False
             store_again(self._queue, delivery, message)
             return True
@@ -144,9 +144,9 @@ class Retries:
             queue.unacked_gone(delivery)
             self._deaths.add(delivery.message, delivery.sequence_number, DELIVERY_LIMIT)
             return
-        self._forget(delivery)
         if self._rules.limit_action == LIMIT_PARKS:
             self._lanes.park(_tried(delivery.message))
+        self._forget(delivery)
 
     def _forget(self, delivery: Delivery) -> None:
         """Settle a delivery that does not come back to its place."""

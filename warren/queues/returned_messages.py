@@ -36,10 +36,10 @@ class ReturnedMessages:
 
     def put(self, message: Message, place: i64) -> None:
         """Add `message` at `place`."""
-        self._messages[int(place)] = message
-        self.body_bytes += message.body_bytes
         self._sorted = False
         heappush(self._order, int(place))
+        self._messages[int(place)] = message
+        self.body_bytes += message.body_bytes
 
     def first_place(self) -> i64:
         """Return the place of the first; not when it is empty."""

@@ -162,12 +162,6 @@ class StompLedger(DeliveryLedger):
         self._lines = b""  # for this envelope and these properties
 
     def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
-        try:
-            self._write_message(consumer, message, tag, redelivered)
-        except Exception as error:
-            self.outbox.failed(error)
-
-    def _write_message(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
         if self.cumulative:
             tags = self.cumulative.get(consumer.tag)
             if tags is not None:

@@ -339,10 +339,17 @@ class Stream(OffsetQueue):
                 self.unacked_count += 1
                 self.unacked_bytes += message.body_bytes
                 sent = messages.stamped(offset, message) if chunk is None else chunk.stamped(offset, message)
-                if member is None or groups is None:
-                    ledger.deliver(consumer, sent, offset, False)
-                else:
-                    groups.deliver(cursor, member, sent, offset)
+                try:
+                    if member is None or groups is None:
+                        ledger.deliver(consumer, sent, offset, False)
+                    else:
+                        groups.deliver(cursor, member, sent, offset)
+                except Exception as error:
+                    # It would miss this message.
+                    ledger.outbox.failed(error)
+                    self.delivered -= 1
+                    self.unacked_count -= 1
+                    self.unacked_bytes -= message.body_bytes
             elif member is not None and member.again and groups is not None:
                 groups.gone(cursor, member)
         if member is not None and groups is not None:

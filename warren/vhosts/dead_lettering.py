@@ -153,13 +153,16 @@ class DeadLettering(Job):
             if place >= 0:
                 queue.ready.settle(message, place)
             return
-        cause: _Waiting | None = None
-        if place < 0:
-            cause = self._cause
-            if cause is not None:
-                cause.unplaced += 1
+        cause = self._cause if place < 0 else None
         time_s: i64 = self._vhost.log.now_ms // 1000
-        self._line.append(_Waiting(queue, message, place, reason, time_s, cause))
+        try:
+            self._line.append(_Waiting(queue, message, place, reason, time_s, cause))
+        except BaseException:
+            if place >= 0:
+                queue.ready.put_back(message, place)
+            raise
+        if cause is not None:
+            cause.unplaced += 1
         self._count(message, 1)
         self._begin()
 

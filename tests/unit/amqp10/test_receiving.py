@@ -286,6 +286,23 @@ def test_a_receiver_gets_no_message_that_is_larger_than_it_takes(harness: Harnes
     assert b"".join(each.payload for each in again).endswith(b"behind"), "in their old places"
 
 
+@pytest.mark.parametrize("arguments", [{}, {"x-key-shared": True}, {"x-max-priority": 2}])
+def test_a_receiver_with_a_limit_that_settles_at_once_gets_all(arguments: dict[str, object]) -> None:
+    """A delivery is settled while it is made."""
+    harness = Harness()
+    publisher = harness.channel()
+    publisher.declare("q", durable=True, arguments=arguments)
+    client = amqp10_client(harness)
+    client.receiver(0, "/queues/q", mode=1, message_max=ULong(1000))
+    client.credit(0, 10)
+    for body in (b"1", b"2"):
+        publisher.publish("", "q", body, delivery_mode=2)
+    assert bodies(client.take()) == [b"1", b"2"]
+    queue = harness.queue("q")
+    assert (queue.message_count, queue.persistent()) == (0, (0, 0))
+    harness.check()
+
+
 def test_a_limit_goes_with_its_link(harness: Harness) -> None:
     client = amqp10_client(harness)
     for _ in range(3):

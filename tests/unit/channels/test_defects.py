@@ -279,7 +279,7 @@ def test_publishers_resume_and_the_one_that_could_not_is_ended(monkeypatch: pyte
 def test_a_queue_delivers_again_when_a_return_has_failed(
     monkeypatch: pytest.MonkeyPatch, asked: m.BasicNack | None
 ) -> None:
-    """All deliveries but the one that failed are back, and the queue does not wait for it."""
+    """All deliveries are back, the one that failed with the end of the connection."""
     harness = Harness()
     client = harness.channel()
     client.declare("q")
@@ -296,7 +296,7 @@ def test_a_queue_delivers_again_when_a_return_has_failed(
     close_broken(holder.connection)  # as the reactor does
     harness.settle()
     rest(harness)
-    assert harness.queue("q").ready_count == 4
+    assert harness.queue("q").ready_count == 5
     client.feed(method_frame(1, basic_consume("q", "c")))
     assert harness.queue("q").ready_count == 0, "it delivers nothing"
 
@@ -348,7 +348,7 @@ def test_deliveries_of_a_commit_that_has_failed_go_back(monkeypatch: pytest.Monk
     close_broken(holder.connection)
     harness.settle()
     rest(harness)
-    assert bodies(client) == [b"0", b"2", b"3"]
+    assert bodies(client) == [b"0", b"1", b"2", b"3"]
 
 
 # --- binds ------------------------------------------------------------------------------------------------------------
