@@ -304,7 +304,11 @@ MUTANTS: Final = (
     mutant(
         "objection-unheard",
         "a leader that lacks what was confirmed stays, and nobody else leads",
-        (MEMBER, '                self._end(f"{replica} has as committed', '                self._actions.report(f"{replica} has as committed'),
+        (
+            MEMBER,
+            "self._end(f\"{replica} has committed data",
+            "self._actions.report(f\"{replica} has committed data",
+        ),
     ),
     mutant(
         "stands-alone",
