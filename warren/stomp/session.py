@@ -274,13 +274,13 @@ class Abort(Rollback):
         if not super().run(steps):
             return False
         for consumer_tag, tags in self._tags.items():
-            steps.left -= len(tags) // TAGS_PER_STEP
             waiting = self._cumulative.get(consumer_tag)
             if waiting is not None:
-                # Deliveries of other transactions may be between them.
-                merged = sorted([*tags, *waiting])
-                waiting.clear()
-                waiting.extend(merged)
+                newest = max(tags)
+                while waiting and waiting[0] < newest:  # of other transactions; all later ones stay where they are
+                    tags.append(waiting.popleft())
+                waiting.extendleft(sorted(tags, reverse=True))
+            steps.left -= len(tags) // TAGS_PER_STEP
         return True
 
 

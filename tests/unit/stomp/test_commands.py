@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
+
 import pytest
 from engine_harness import Harness, publish_frames
 from stomp_harness import Reply, StompClient, frame, stomp_client
@@ -477,6 +480,47 @@ def test_a_commit_that_is_refused_when_its_client_has_gone_gives_back_what_it_ha
     queue = harness.queue("q")
     assert (int(queue.ready_count), int(queue.unacked_count)) == (4, 0)
     harness.check_idle()
+
+
+class Touched(deque[int]):
+    """Tags that wait, and how many were taken out or put in."""
+
+    touched = 0
+
+    def clear(self) -> None:
+        self.touched += len(self)
+        super().clear()
+
+    def popleft(self) -> int:
+        self.touched += 1
+        return super().popleft()
+
+    def extendleft(self, tags: Iterable[int]) -> None:
+        added = list(tags)
+        self.touched += len(added)
+        super().extendleft(added)
+
+
+def test_an_abort_looks_at_what_it_restores_and_not_at_all_that_waits(harness: Harness) -> None:
+    """With 500,000 waiting each ABORT of one answer took 18 ms, and a read has dozens of them."""
+    writer = stomp_client(harness)
+    writer.feed(frame("SEND", {"destination": "/queue/q"}, b"x") * 300)
+    reader = stomp_client(harness)
+    messages = reader.send("SUBSCRIBE", destination="/queue/q", id="0", ack="client")
+    session = reader.peer._session
+    assert session is not None and len(messages) == 300
+    waiting = Touched(session._ledger.cumulative["T_0"])
+    session._ledger.cumulative["T_0"] = waiting
+    for name, last in (("a", 2), ("b", 4)):
+        reader.send("BEGIN", transaction=name)
+        reader.send("ACK", id=messages[last].headers["ack"], transaction=name)
+    for name in ("a", "b"):
+        waiting.touched = 0
+        reader.send("ABORT", transaction=name)
+        assert waiting.touched <= 10
+    assert list(waiting) == list(range(1, 301))
+    reader.send("ACK", id=messages[-1].headers["ack"])
+    assert harness.vhost.queues["q"].message_count == 0
 
 
 @pytest.mark.parametrize("command", ["COMMIT", "ABORT"])
