@@ -237,7 +237,7 @@ def test_a_session_that_was_deleted_and_made_anew_is_noticed(broker: MemoryBroke
     offset = step(first, first.initialOffset())
     following = step(first, offset)
     broker.queues[CLAIMS].id = "c2"
-    with pytest.raises(DataLoss, match="deleted and made anew"):
+    with pytest.raises(DataLoss, match="deleted and created again"):
         step(reader_of(broker), following)
     with pytest.raises(DataLoss, match="The session was deleted"):
         reader_of(broker).partitions(offset, following)

@@ -321,7 +321,7 @@ def test_a_stream_that_was_made_anew_is_noticed(broker: MemoryBroker) -> None:
     broker.stream(count=10)
     offset = committed(broker)
     broker.stream(count=5, id="i2")
-    with pytest.raises(DataLoss, match="deleted and made anew"):
+    with pytest.raises(DataLoss, match="deleted and created again"):
         step(reader_of(broker), offset)
     reader = reader_of(broker, failOnDataLoss=False)
     end = step(reader, offset)
