@@ -24,6 +24,8 @@ from warren.queues.consumer import Consumer
 
 # This many passed-over consumers count as one message; when there are more, a publish does not look for one itself.
 PASSED_OVER_PER_MESSAGE: Final = 32
+# A search that passes over more groups than this looks at the others in place.
+TAKEN_OUT_MAX: Final = 64
 
 
 class _Awake:
@@ -150,6 +152,7 @@ class ConsumerGroups:
         self._ranking: list[tuple[int, _Group]] = []
         self._awake = _Awake()
         self._passed: list[tuple[int, _Group]] = []  # by the search under way: their rings have no consumer with room
+        self._passed_in_place: list[tuple[int, _Group]] = []  # the same, of those that were not taken out of the heap
         self._place: i64 = -1  # the place that the search has found
         self._by_priority: dict[int, _Group] = {}
         self._count: int = 0
@@ -295,6 +298,8 @@ class ConsumerGroups:
                 return group
             if len(awake) == 1:
                 break  # as with most queues, whose consumers are equals
+            if len(self._passed) == TAKEN_OUT_MAX:
+                return self._search_in_place()
             entry = heappop(awake)
             if group.next_from(0) < 0:
                 group.is_awake = False
@@ -302,7 +307,29 @@ class ConsumerGroups:
                 self._passed.append(entry)
         return None
 
+    def _search_in_place(self) -> _Group | None:
+        """Continue the search without taking the groups out: they are many, and would all have to go back."""
+        found: _Group | None = None
+        kept: list[tuple[int, _Group]] = []
+        for entry in sorted(self._awake.groups):
+            group = entry[1]
+            if found is None:
+                self._place = group.place_with_room()
+                self.passed_over += group.passed_over
+                if self._place >= 0:
+                    found = group
+                elif group.next_from(0) < 0:
+                    group.is_awake = False
+                    continue
+                else:
+                    self._passed_in_place.append(entry)
+            kept.append(entry)
+        self._awake.groups = kept  # sorted, and so a heap
+        return found
+
     def _end_search(self) -> None:
+        if self._passed_in_place:
+            self._passed_in_place = []
         passed = self._passed
         if passed:
             for entry in passed:
@@ -317,7 +344,7 @@ class ConsumerGroups:
 
     def _must_wait(self) -> bool:
         """Tell whether a passed-over consumer has room and only waits for its turn; the queue is woken after."""
-        for _, group in self._passed:
+        for _, group in self._passed + self._passed_in_place:
             self.passed_over += len(group.members)
             if group.holds_back():
                 return True

@@ -9,7 +9,7 @@ from engine_harness import Harness, basic_consume, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.errors import ACCESS_REFUSED
-from warren.queues.consumer_groups import PASSED_OVER_PER_MESSAGE, ConsumerGroups
+from warren.queues.consumer_groups import PASSED_OVER_PER_MESSAGE, TAKEN_OUT_MAX, ConsumerGroups
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
 
 
@@ -125,3 +125,28 @@ def test_the_cost_of_a_search_is_taken_once() -> None:
     groups = ConsumerGroups()
     groups.passed_over = 3 * PASSED_OVER_PER_MESSAGE + 1
     assert [groups.take_search_cost(), groups.take_search_cost()] == [3, 0]
+
+
+def test_very_many_priorities_whose_peer_takes_nothing_are_passed_over_in_order() -> None:
+    """They stay in the heap: to take 40,000 out and put them back took most of 55 ms, whenever the queue was woken."""
+    harness = Harness(outbox_soft_bytes=2000)
+    many = harness.channel()
+    many.declare("q")
+    count = 3 * TAKEN_OUT_MAX
+    many.send(1, *[basic_consume("q", f"c{number}", arguments={"x-priority": number}) for number in range(1, count)])
+    many.take_bytes()
+    other = harness.channel()
+    other.consume("q")
+    publisher = harness.channel()
+    many.peer.stalled = True
+    publisher.feed(publish_frames("", "q", bytes(100)) * 50)
+    harness.check()
+    left = len(other.deliveries())
+    assert 0 < left < 50
+    groups = harness.plain_queue("q").groups
+    assert len(groups._awake.groups) == count and not groups._passed and not groups._passed_in_place
+    harness.wake(many.peer)
+    publisher.feed(publish_frames("", "q", bytes(100)))
+    harness.check()
+    assert {each.method.consumer_tag for each in many.deliveries()} == {f"c{count - 1}"}
+    assert other.deliveries() == []
