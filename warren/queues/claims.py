@@ -266,13 +266,16 @@ class ClaimQueue(OffsetQueue):
             for place, message in found:
                 if not claimed.has_room(message):
                     return
-                redelivered = ready.returned.may_have_been_delivered(place)
-                if ready.maybe_take_out(place) is None:
+                if ready.returned.maybe_at(place) is None:
                     return
-                if keeper is not None and keeper.expiry.is_expired(message):
+                is_expired = keeper is not None and keeper.expiry.is_expired(message)
+                if not is_expired:
+                    self._add(message, ready.returned.may_have_been_delivered(place), claimed)
+                ready.maybe_take_out(place)
+                if keeper is not None and is_expired:
                     keeper.expiry.expired_at_hand_out(message, place)
                 else:
-                    self._take(queue, message, place, redelivered, claimed)
+                    ready.settle(message, place)
 
     def _claim_waiting(self, queue: Queue, lane: i64, end: i64, claimed: Claimed) -> None:
         """Claim from the backlog of a lane."""
@@ -283,29 +286,32 @@ class ClaimQueue(OffsetQueue):
             if not backlog.ready_or_fetch():
                 claimed.waits = True
                 return
-            if backlog.oldest_number() >= end or not claimed.has_room(backlog.oldest()):
+            number: i64 = backlog.oldest_number()
+            message = backlog.oldest()
+            if number >= end or not claimed.has_room(message):
                 return
-            message = ready.take_head(lane)
-            place: i64 = ready.next_place
-            if keeper is not None and keeper.expiry.is_expired(message):
-                keeper.expiry.expired_at_hand_out(message, place)
-                continue
-            self._take(queue, message, place, ready.next_redelivered, claimed)
+            is_expired = keeper is not None and keeper.expiry.is_expired(message)
+            if not is_expired:
+                self._add(message, number < backlog.delivered_before or message.attempts > 0, claimed)
+            ready.take_head(lane)
+            if keeper is not None and is_expired:
+                keeper.expiry.expired_at_hand_out(message, ready.next_place)
+            else:
+                ready.settle(message, ready.next_place)
 
-    def _take(self, queue: Queue, message: Message, place: i64, redelivered: bool, claimed: Claimed) -> None:
-        """Take over a message that was taken out of `queue`."""
-        claimed.add(message)
+    def _add(self, message: Message, redelivered: bool, claimed: Claimed) -> None:
+        """Take over a message that leaves its queue then: this may fail."""
         kept = message.copy()
         kept.persistent = True
         kept.attempts = 1 if redelivered else 0
         if kept.time_ms == 0:
             kept.time_ms = self._log.now_ms
-        self.published += 1
-        self.not_by_channels += 1
         if not self.is_life_noted:
             self.note_life()
         self.ready.store(kept, self.ready.append(kept, 0))
-        queue.ready.settle(message, place)
+        self.published += 1
+        self.not_by_channels += 1
+        claimed.add(message)
 
     def settle_below(self, number: i64, told: Callable[[], None]) -> None:
         """Forget the claims before `number`, which is synced; tell at once, or when their index has been read."""

@@ -9,9 +9,13 @@ from engine_harness import Client, Harness, basic_consume, bodies, body_of, publ
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
+from warren.amqp.declarations import QueueDeclaration
 from warren.channels.ending import close_broken
+from warren.msgstore.log.message import Message
 from warren.queues import queue as queue_module
 from warren.queues.backlog import Backlog
+from warren.queues.claim_names import claims_name
+from warren.queues.claims import ClaimQueue, claims_arguments
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.held_lanes import HeldLanes
 from warren.queues.long_work import REST_MS
@@ -301,6 +305,31 @@ def test_committed_messages_become_ready_after_a_failure(
     publish(other, 3)
     harness.settle()
     assert bodies(client, "q") == [b"1", b"2", b"3"]
+    harness.check()
+
+
+@pytest.mark.parametrize("is_returned", [False, True])
+@pytest.mark.parametrize("arguments", KINDS[:3])
+def test_a_message_that_could_not_be_claimed_stays(
+    monkeypatch: pytest.MonkeyPatch, arguments: dict[str, object], is_returned: bool
+) -> None:
+    harness, client = declared(arguments)
+    name = claims_name("q", "c")
+    harness.vhost.declare_queue(QueueDeclaration(name, durable=True, arguments=claims_arguments("q", "c")))
+    claims, queue = harness.vhost.queues[name], harness.plain_queue("q")
+    assert isinstance(claims, ClaimQueue)
+    publish(client, 1, 2)
+    if is_returned:
+        assert client.get("q") is not None and client.get("q") is not None
+        client.send(1, m.BasicNack(0, True, True))
+    fail_once(monkeypatch, Message, "copy")
+    with pytest.raises(MemoryError):
+        claims.claim(queue, 10, 1 << 20, True, [])
+    assert (queue.ready_count, claims.message_count) == (2, 0)
+    assert claims.claim(queue, 10, 1 << 20, True, []).count == 2
+    assert (queue.ready_count, claims.message_count) == (0, 2)
+    harness.broker.log.force()
+    harness.settle()
     harness.check()
 
 
