@@ -142,7 +142,7 @@ def test_the_partitions_of_a_super_stream_are_exported(
         ({"form": "arrow"}, "--engine spark writes"),
         ({"form": "csv"}, "--sql"),
         ({"mode": "drain"}, "engine arrow"),
-        ({"sql": "SELECT 1", "columns": ("body",)}, "no --columns"),
+        ({"sql": "SELECT 1", "columns": ("body",)}, "--sql excludes --columns"),
     ],
 )
 def test_what_spark_cannot_do_is_refused(

@@ -201,7 +201,7 @@ def test_a_stream_that_was_made_anew_ends_the_query(publisher: Publisher, name: 
     publisher.channel.queue_delete(name)
     publisher.stream(name)
     publisher.numbers(name, range(100, 105))
-    with pytest.raises(Exception, match="deleted and made anew"):
+    with pytest.raises(Exception, match="deleted and created again"):
         lake.run()
 
 

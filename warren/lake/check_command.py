@@ -31,14 +31,14 @@ ADVICE: Final = (
 
 
 def check(
-    to: Annotated[str, typer.Argument(metavar="TABLE", help="As for --to of warren lake")],
+    to: Annotated[str, typer.Argument(metavar="TABLE", help="The table, as in --to of warren lake")],
     form: Annotated[str | None, typer.Option("--format", metavar="FORMAT", help="iceberg (default) or delta")] = None,
     catalog: Annotated[str | None, typer.Option(metavar="URL|NAME", help="As of warren lake")] = None,
     warehouse: Annotated[str | None, typer.Option(metavar="URL", help="As of warren lake")] = None,
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="As of warren lake")
     ] = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Take out rows that are there twice")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Remove duplicate rows")] = False,
     as_json: Json = False,
 ) -> int:
     """Find messages that a table has twice, or lacks."""
@@ -115,7 +115,7 @@ class _Says:
         files = sorted(found.doubled)
         self.line(
             {"event": "repair", "table": name, "rows": count, "files": files},
-            f"{name}: writes {len(files)} files again, without up to {count} rows that are the same as another one: "
+            f"{name}: writes {len(files)} files again, without up to {count} duplicate rows: "
             + ", ".join(files[:SPANS_SHOWN])
             + (" and others" if len(files) > SPANS_SHOWN else ""),
         )
@@ -151,7 +151,7 @@ def _existing(job: Job) -> tuple[Table, Table | None]:
     """Return the table, and the one of refused messages if there is one, loaded.
 
     Raises:
-        UsageError: there is no such table. NotOurs: another program has made it.
+        UsageError: no such table. NotOurs: another program has made it.
     """
     from warren.lake import job as jobs
     from warren.lake.marks import EPOCH, SOURCE
@@ -160,7 +160,7 @@ def _existing(job: Job) -> tuple[Table, Table | None]:
     opened = _maybe_delta if job.format == jobs.DELTA else _maybe_iceberg
     table, refused = opened(job, job.to), opened(job, job.refused)
     if table is None:
-        raise UsageError(f"{job.to}: there is no such table")
+        raise UsageError(f"{job.to}: no such table")
     for each in (table, refused):
         if each is not None:
             each.load([EPOCH, SOURCE])
@@ -189,7 +189,7 @@ def _maybe_iceberg(job: Job, name: str) -> Table | None:
 
     uri = job.catalog.get("uri", "")
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
-        raise UsageError(f"{job.to}: there is no catalogue at {uri}")
+        raise UsageError(f"{job.to}: no catalogue at {uri}")
     try:
         return IcebergTable(open_catalog(job.catalog).load_table(name), job.table)
     except NoSuchTableError:

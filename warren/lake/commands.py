@@ -65,7 +65,9 @@ def main(arguments: Sequence[str], connect: Connect) -> int:
 @bridge.asks_broker
 def lake(
     stream: Annotated[str | None, typer.Option(metavar="NAME", help="A stream or super stream to follow")] = None,
-    queue: Annotated[str | None, typer.Option(metavar="NAME", help="A queue to drain: its messages leave it")] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A queue to drain: its messages are removed")
+    ] = None,
     to: Annotated[
         str | None, typer.Option(metavar="TABLE", help="NAMESPACE.TABLE of a catalog, DIR/NAMESPACE.TABLE, or a URL")
     ] = None,
@@ -83,7 +85,7 @@ def lake(
     schema: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Of the bodies: JSON Schema, Avro, set of descriptors")
     ] = None,
-    message: Annotated[str | None, typer.Option(metavar="NAME", help="Which Protobuf message bodies are")] = None,
+    message: Annotated[str | None, typer.Option(metavar="NAME", help="Protobuf message of the bodies")] = None,
     registry: Annotated[
         str | None,
         typer.Option(metavar="URL", envvar="WARREN_SCHEMA_REGISTRY", help="Of the schemas that bodies name"),
@@ -91,33 +93,38 @@ def lake(
     subject: Annotated[str | None, typer.Option(metavar="NAME", help="In the registry, instead of --schema")] = None,
     columns: Annotated[str | None, typer.Option(metavar="NAME,...", help="Of the messages; default: all")] = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="POSITION", help="Of a new table: first, next, offset, age, time")
+        str | None,
+        typer.Option("--from", metavar="POSITION", help="Start of a new table: first, next, offset, age, time"),
     ] = None,
     partition_by: Annotated[
-        str | None, typer.Option(metavar="day|none", help="Of the publish time; default: day")
+        str | None, typer.Option(metavar="day|none", help="Partitioning by publish time; default: day")
     ] = None,
-    interval: Annotated[str | None, typer.Option(metavar="DURATION", help="Between commits; default: 60s")] = None,
-    max_rows: Annotated[int | None, typer.Option(metavar="COUNT", help="Of one commit; default: 500000")] = None,
-    max_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Of one commit; default: 128MiB")] = None,
+    interval: Annotated[str | None, typer.Option(metavar="DURATION", help="Time between commits; default: 60s")] = None,
+    max_rows: Annotated[
+        int | None, typer.Option(metavar="COUNT", help="Maximum rows per commit; default: 500000")
+    ] = None,
+    max_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Maximum size per commit; default: 128MiB")
+    ] = None,
     target_file_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Default: 128MiB")] = None,
     compact_files: Annotated[
-        int | None, typer.Option(metavar="COUNT", help="So many small files become one; default: 16")
+        int | None, typer.Option(metavar="COUNT", help="Number of small files to merge; default: 16")
     ] = None,
-    keep: Annotated[str | None, typer.Option(metavar="DURATION", help="Older snapshots go; default: 1d")] = None,
+    keep: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Age at which snapshots expire; default: 1d")
+    ] = None,
     consumer: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Under which the broker shows how far it is; of a drain the session"),
+        typer.Option(metavar="NAME", help="Name of the progress in the broker; for a drain, the session"),
     ] = None,
-    skip_lost: Annotated[
-        bool, typer.Option("--skip-lost", help="Go on when messages are gone that should be there")
-    ] = False,
+    skip_lost: Annotated[bool, typer.Option("--skip-lost", help="Continue although messages are missing")] = False,
     file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Several tables, in TOML")] = None,
     engine: Annotated[
-        str, typer.Option(metavar="NAME", help="Who makes the rows: arrow, this process, or spark, its executors")
+        str, typer.Option(metavar="NAME", help="arrow: this process makes the rows; spark: its executors")
     ] = ARROW,
     master: Annotated[str | None, typer.Option(metavar="URL", help="Of Spark; default: local[*]")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Take what is there now, and end")] = False,
-    metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus may ask")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Process the current messages, and end")] = False,
+    metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address for Prometheus")] = None,
     as_json: Json = False,
 ) -> int:
     """Copy streams and queues to Iceberg and Delta tables: each message becomes one row, whatever is killed.
@@ -153,7 +160,7 @@ def lake(
         given["skip_lost"] = True
     if file is not None:
         if given or catalog or properties or warehouse:
-            raise UsageError("with --file the tables are described there, and by no other options")
+            raise UsageError("with --file other options cannot describe tables")
         wanted = jobs.jobs_of(file)
     else:
         catalogs = place_of(given, form, catalog, warehouse, properties or [])

@@ -385,7 +385,7 @@ class _BodyColumns:
 
     def _found(self, field: str, key: str, value: Any) -> str:
         if len(key) > NAME_MAX or key in self._others:
-            raise Unfit(f"{field[:NAME_MAX]!r} cannot be the name of a column")
+            raise Unfit(f"{field[:NAME_MAX]!r} is not a valid column name")
         return kinds.kind_of_value(value)
 
     def _joined(self, key: str, kind: str, value: Any) -> str:

@@ -219,7 +219,7 @@ class Follower:
         refused = made.refused + made.known
         missing = made.covered - made.lost - made.rows - refused
         if missing < 0:
-            raise BridgeError(f"{-missing} rows more than messages: this is a fault of ours")
+            raise BridgeError(f"{-missing} more rows than messages: this is a bug in Warren")
         self._kept = kept = kept or _Kept(places, opened.table.columns(), plan, made)
         if made.refused and not kept.is_aside:
             assert opened.refused is not None, "nothing is refused by a decoder that does not say so"

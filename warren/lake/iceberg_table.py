@@ -92,7 +92,7 @@ def open_table(catalog: Catalog, name: str, columns: pa.Schema, options: TableOp
         NotOurs: the name is not one of a table.
     """
     if "." not in name:
-        raise NotOurs(f"{name!r} is no name of a table: it is NAMESPACE.TABLE")
+        raise NotOurs(f"{name!r} is not a table name: must be NAMESPACE.TABLE")
     try:
         return IcebergTable(catalog.load_table(name), options)
     except NoSuchTableError:
@@ -355,7 +355,7 @@ class IcebergTable:
             with self._transaction() as transaction:
                 ExpireSnapshots(transaction).by_ids(list(ids)).commit()
         except ValueError as error:
-            raise Conflict(f"table {self.name}: another program has let go of snapshots: {error}") from None
+            raise Conflict(f"table {self.name}: another program has expired snapshots: {error}") from None
         for path in gone:
             try:
                 self._table.io.delete(path)

@@ -114,7 +114,7 @@ class Job:
         if not self.to:
             raise UsageError('missing "to": the target table')
         if (self.stream is None) == (self.queue is None):
-            raise UsageError(f"{self.to}: either a stream or a queue has to be named")
+            raise UsageError(f"{self.to}: name either a stream or a queue")
         for what, value, allowed in (
             ("format", self.format, FORMATS),
             ("body", self.body, BODIES),
@@ -217,7 +217,7 @@ def seconds_of(text: object) -> float:
     """
     found = _DURATION.fullmatch(str(text).strip())
     if found is None:
-        raise UsageError(f"{text!r} is no duration: as in 500ms, 30s, 5m, 1h or 7d")
+        raise UsageError(f"{text!r} is not a duration such as 500ms, 30s, 5m, 1h or 7d")
     return float(found[1]) * _SECONDS[found[2]]
 
 
@@ -229,7 +229,7 @@ def bytes_of(text: object) -> int:
     """
     found = _SIZE.fullmatch(str(text).strip())
     if found is None or int(found[1]) == 0:
-        raise UsageError(f"{text!r} is no size: as in 128MB or 64MiB")
+        raise UsageError(f"{text!r} is not a size such as 128MB or 64MiB")
     return int(found[1]) * int((1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
 
 
@@ -312,7 +312,7 @@ def job_of(values: Mapping[str, Any], catalogs: Mapping[str, Any], directory: Pa
             from difflib import get_close_matches
 
             near = get_close_matches(key, _KEYS, 1)
-            raise UsageError(f"there is no setting {key!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+            raise UsageError(f"no setting {key!r}" + (f": did you mean {near[0]!r}?" if near else ""))
     job = Job(**{"to": "", **made}, limits=Limits(**limits), table=TableOptions(**options))
     return job.check(resolves=resolves)
 

@@ -127,7 +127,7 @@ def taken(kind: str, value: Any) -> Any:
         number = value
         if isinstance(value, float) and value.is_integer():
             if isinstance(value, Rounded):
-                raise Unfit("a number with more digits than are kept of one that is no integer")
+                raise Unfit("a non-integer number with too many digits")
             number = int(value)
         if isinstance(number, int) and not isinstance(value, bool):
             if _fits(number, _BITS[kind]):
@@ -147,7 +147,7 @@ def taken(kind: str, value: Any) -> Any:
         if isinstance(value, int) and not isinstance(value, bool):
             if abs(value) <= _EXACT_MAX[kind]:
                 return float(value)
-            raise Unfit(f"an integer that a {kind} does not have exactly")
+            raise Unfit(f"an integer that a {kind} cannot represent exactly")
     elif kind == BINARY:
         if isinstance(value, bytes):
             return value
@@ -167,7 +167,7 @@ def _moment(kind: str, text: str) -> datetime | date:
             return found.astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    raise Unfit(f"a text that is no {kind}")
+    raise Unfit(f"a text that is not a {kind}")
 
 
 def _fits(value: int, bits: int) -> bool:

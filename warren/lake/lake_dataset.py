@@ -48,7 +48,7 @@ def open_iceberg(catalog: Mapping[str, str], name: str) -> IcebergDataset:
     try:
         return IcebergDataset(open_catalog(catalog).load_table(name))
     except NoSuchTableError:
-        raise NotFound(f"there is no table {name!r} in the catalog") from None
+        raise NotFound(f"no table {name!r} in the catalog") from None
 
 
 class IcebergDataset(PushdownDataset):

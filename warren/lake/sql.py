@@ -123,7 +123,7 @@ class Query:
                         connection.register(name, dataset)
                     found = connection.sql(text)
                     if found is None:
-                        raise UsageError("the query has no rows: it has to be a SELECT")
+                        raise UsageError("the query has no rows: it must be a SELECT")
                     yield found.to_arrow_reader(BATCH_ROWS)
             except (duckdb.Error, pa.ArrowException, OSError, RuntimeError) as error:
                 raise self._reason(error) from None

@@ -84,7 +84,7 @@ def perf(
     protocol: Annotated[
         LoadProtocol,
         typer.Option(
-            help="flow: what is spoken. amqp10: unsettled deliveries with --confirms and with --ack, --prefetch is the "
+            help="flow: the protocol. amqp10: unsettled deliveries with --confirms and with --ack, --prefetch is the "
             "credit. mqtt: QoS 1 with --confirms and with --ack, lasting sessions with --durable. stomp: receipts with "
             "--confirms, durable subscriptions with --durable. mqtt and stomp have topics instead of queues: each of "
             "their consumers has a copy"
@@ -101,7 +101,7 @@ def perf(
     prefetch: Annotated[
         int, typer.Option(min=0, max=65535, help="Unacknowledged deliveries per consumer, 0: no limit")
     ] = 0,
-    ack_batch: Annotated[int, typer.Option(min=1, help="Acknowledge cumulatively after so many deliveries")] = 1,
+    ack_batch: Annotated[int, typer.Option(min=1, help="Acknowledge cumulatively after this number of deliveries")] = 1,
     confirms: Annotated[
         int, typer.Option(min=0, help="Unconfirmed messages in flight per publisher, 0: no confirms")
     ] = 0,
@@ -117,10 +117,10 @@ def perf(
     seed: Annotated[int, typer.Option(help="Seed of bindings and routing keys")] = 1,
     queue_argument: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="flow: an argument of the queues, x-max-length=1000; may be repeated"),
+        typer.Option(metavar="KEY=VALUE", help="flow: queue argument such as x-max-length=1000; repeatable"),
     ] = None,
     expiration: Annotated[
-        int, typer.Option(min=0, metavar="MS", help="flow: publish with this expiration; what expires is missing")
+        int, typer.Option(min=0, metavar="MS", help="flow: publish with this expiration; expired ones are missing")
     ] = 0,
     priority_levels: Annotated[
         int, typer.Option(min=0, max=256, metavar="N", help="flow: publish with priorities 0 to N-1 in turn")
@@ -131,7 +131,7 @@ def perf(
         int,
         typer.Option(
             min=-1,
-            help="Flat out, but at most so many published and not yet received; 0: no bound; -1: 100,000 or 128 MiB",
+            help="Maximum messages published but not received; 0: no bound; -1: 100,000 or 128 MiB",
         ),
     ] = -1,
     duration: Annotated[float, typer.Option("--duration", "-z", min=0.1, help="Seconds measured")] = 10.0,
@@ -139,14 +139,14 @@ def perf(
     messages: Annotated[
         int,
         typer.Option(
-            "--messages", "-n", min=0, help="Stop after so many messages instead of --duration; fill, drain: how many"
+            "--messages", "-n", min=0, help="Stop after N messages instead of --duration; fill, drain: their number"
         ),
     ] = 0,
-    count: Annotated[int, typer.Option(min=1, help="connections, declare: how many")] = 1000,
+    count: Annotated[int, typer.Option(min=1, help="connections, declare: their number")] = 1000,
     pipelined: Annotated[
         bool, typer.Option("--pipelined/--one-by-one", help="declare: do not wait for each answer")
     ] = True,
-    keep: Annotated[bool, typer.Option("--keep", help="flow, declare: leave the queues")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="flow, declare: keep the queues")] = False,
     prefix: Annotated[
         str, typer.Option(help="Names of queues and exchange begin with this; existing ones are replaced")
     ] = "perf",
@@ -167,7 +167,7 @@ def perf(
 
     if not hasattr(select, "epoll"):
         # Other systems also lack /proc, which the measurement needs as well.
-        print("warren perf: it runs on Linux only", file=sys.stderr)
+        print("warren perf: only Linux is supported", file=sys.stderr)
         raise typer.Exit(1)
     dialects: dict[LoadProtocol, Dialect] = {
         LoadProtocol.AMQP10: Amqp10(),

@@ -71,7 +71,7 @@ class Workload:
     def __post_init__(self) -> None:
         """Check the combination. Raises ValueError if it means nothing."""
         if self.publishers < 1 or self.consumers < 0:
-            raise ValueError("at least one publisher, and no negative number of consumers")
+            raise ValueError("needs at least one publisher, and a number of consumers from 0")
         if self.queues < 1:
             raise ValueError("at least one queue")
         if self.bindings and self.exchange is not ExchangeType.TOPIC:
@@ -81,7 +81,7 @@ class Workload:
         if 0 < self.prefetch < self.ack_batch and not self.auto_ack:
             raise ValueError(f"a prefetch of {self.prefetch} never fills an ack batch of {self.ack_batch}")
         if not 0 <= self.priority_levels <= 256:
-            raise ValueError("there are 256 priorities")
+            raise ValueError("the maximum is 256 priorities")
         if self.expiration_ms < 0 or self.delay_ms < 0:
             raise ValueError("no negative times")
 

@@ -169,13 +169,13 @@ class ApiConnection:
     def _object(self, method: str, segments: tuple[str, ...], body: object = None, *, repeat: bool = True) -> Object:
         found = self._json(method, segments, body, repeat=repeat)
         if not isinstance(found, dict):
-            raise self._unlike(f"the answer for {'/'.join(segments)} is no object")
+            raise self._unlike(f"the answer for {'/'.join(segments)} is not an object")
         return found
 
     def _list(self, method: str, segments: tuple[str, ...]) -> list[Object]:
         found = self._json(method, segments)
         if not isinstance(found, list):
-            raise self._unlike(f"the answer for {'/'.join(segments)} is no list")
+            raise self._unlike(f"the answer for {'/'.join(segments)} is not a list")
         return found
 
     def _json(
@@ -192,7 +192,7 @@ class ApiConnection:
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
-            raise self._unlike(f"the answer for {'/'.join(segments)} is no JSON") from None
+            raise self._unlike(f"the answer for {'/'.join(segments)} is not JSON") from None
 
     def _send(
         self,

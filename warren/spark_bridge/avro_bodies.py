@@ -90,7 +90,7 @@ class AvroBodies:
         except Exception as error:  # fastavro has no class of its own for invalid bytes
             raise CorruptBody(_said(error)) from None
         if data.tell() != len(body):
-            raise CorruptBody(f"{len(body) - data.tell()} bytes behind the end of its value")
+            raise CorruptBody(f"{len(body) - data.tell()} bytes after the end of its value")
         return found  # type: ignore[no-any-return]
 
     def _writer(self, number: int) -> Any:
@@ -117,7 +117,7 @@ class AvroBodies:
 
 def _said(error: Exception) -> str:
     if isinstance(error, EOFError):
-        return "it ends before its value does"
+        return "it ends within its value"
     if type(error).__name__ == "SchemaResolutionError":
         return "it was written with a schema that cannot be resolved to that of the columns"
     return f"it is no value of its schema: {type(error).__name__}: {error}"[:300]
@@ -127,7 +127,7 @@ def _parsed_text(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the Avro schema is no JSON: {error}") from None
+        raise UsageError(f"the Avro schema is not JSON: {error}") from None
 
 
 def _parsed(schema: Any, others: list[Any]) -> tuple[Any, Mapping[str, Any]]:
@@ -249,7 +249,7 @@ class _Columns:
             return _PLAIN[kind], _raw if kind in ("bytes", "fixed") else None
         if kind in self._names:
             return self._of(self._names[kind], where)
-        raise UsageError(f"{where} is {kind}, of which no column can be made")
+        raise UsageError(f"{where} is {kind}, which cannot become a column")
 
     def _union(self, schema: list[Any], where: str) -> tuple[pa.DataType, Convert | None]:
         kinds = [each for each in schema if each != "null"]
@@ -257,7 +257,7 @@ class _Columns:
         if wider is not None:
             return _PLAIN[wider], None
         if len(kinds) != 1:
-            raise UsageError(f"{where} is a union of several types, of which no column can be made")
+            raise UsageError(f"{where} is a union of several types, which cannot become a column")
         kind, convert = self._of(kinds[0], where)
         return kind, None if convert is None else _of_maybe(convert)
 
@@ -275,7 +275,7 @@ class _Columns:
                 changes[each["name"]] = convert
         self._open.discard(name)
         if not fields:
-            raise UsageError(f"{where} is a record without fields, of which no column can be made")
+            raise UsageError(f"{where} is a record without fields, which cannot become a column")
         if not changes:
             return pa.struct(fields), None
 

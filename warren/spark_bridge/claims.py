@@ -109,7 +109,7 @@ def check_key(columns: list[str]) -> None:
     """
     missing = [name for name in KEY if name not in columns]
     if missing:
-        raise UsageError(f"the data frame needs the column {missing[0]}, to say which message a row is of")
+        raise UsageError(f"the data frame needs the column {missing[0]}, which names the message of a row")
 
 
 def _ranges(offsets: Any) -> list[tuple[int, int]]:

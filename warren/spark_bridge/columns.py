@@ -237,7 +237,7 @@ class Chunk:
             return exchanges, keys, None
         numbers: npt.NDArray[np.uint16] = self._array(ROUTES, "<u2", self.count)
         if self.count and int(numbers.max()) >= self.route_count:
-            raise self._damaged("a message has a route that is not there")
+            raise self._damaged("a message has an unknown route")
         return exchanges, keys, numbers
 
     # --- columns -------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def read_chunks(data: bytes | bytearray | memoryview | pa.Buffer) -> Iterator[Ch
     while at < len(view):
         head = bytes(view[at : at + HEAD_BYTES])
         if len(head) < HEAD_BYTES:
-            raise DamagedChunk(f"at byte {at}: {len(head)} bytes are no chunk")
+            raise DamagedChunk(f"at byte {at}: {len(head)} bytes are not a chunk")
         if head[: len(MAGIC)] != MAGIC:
             raise DamagedChunk(f"at byte {at}: not the beginning of a chunk")
         major = _HEAD.unpack_from(head)[1]

@@ -78,7 +78,7 @@ class BrokerLogin(NamedTuple):
 Connect = Callable[[Mapping[str, Any]], BrokerLogin]
 
 Json = Annotated[bool, typer.Option("--json", help="Lines of JSON instead of text")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done")]
 
 _PANEL: Final = "Connection"
 
@@ -88,7 +88,8 @@ def _connection(
     vhost: Annotated[str | None, typer.Option("--vhost", "-p", metavar="VHOST", rich_help_panel=_PANEL)],
     username: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_PANEL)],
     password: Annotated[
-        str | None, typer.Option(metavar="TEXT", rich_help_panel=_PANEL, help="Seen by others: better a file")
+        str | None,
+        typer.Option(metavar="TEXT", rich_help_panel=_PANEL, help="Visible in the process list; prefer a file"),
     ],
     password_file: Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)],
     profile: Annotated[
@@ -306,7 +307,7 @@ def size_of(text: str) -> int:
     """Return the bytes that a text such as 256MB or 64MiB stands for."""
     found = _SIZE.fullmatch(text.strip())
     if found is None or int(found[1]) == 0:
-        raise typer.BadParameter(f"{text!r} is no size: as in 256MB or 64MiB")
+        raise typer.BadParameter(f"{text!r} is not a size such as 256MB or 64MiB")
     return int(found[1]) * int((1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
 
 
@@ -317,7 +318,7 @@ def _export(
         str,
         typer.Option(
             metavar="DIR|URL",
-            help="Where the files go; s3://, gs:// or abfss:// of an object store",
+            help="Directory of the files, or s3://, gs:// or abfss://",
             show_default=False,
         ),
     ],
@@ -347,16 +348,12 @@ def _export(
     partition_by: Annotated[
         str | None, typer.Option(metavar="date|COLUMN", help="A directory for each day, or for each value")
     ] = None,
-    max_file_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="A file is complete when it has so much")
-    ] = "256MB",
+    max_file_size: Annotated[str, typer.Option(metavar="SIZE", help="Size of a complete file")] = "256MB",
     compression: Annotated[
         str | None, typer.Option(metavar="NAME", help="none, zstd, snappy, gzip or lz4, as the format has it")
     ] = None,
     consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Of the session, when draining")] = None,
-    skip_lost: Annotated[
-        bool, typer.Option("--skip-lost", help="Go on when messages are gone that should be there")
-    ] = False,
+    skip_lost: Annotated[bool, typer.Option("--skip-lost", help="Continue although messages are missing")] = False,
     checkpoint: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The manifest; default: _manifest/export.json there")
     ] = None,
@@ -462,21 +459,19 @@ def _import(
         str, typer.Argument(metavar="DIR|URL", help="What warren export wrote, or files like those", show_default=False)
     ],
     exchange: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where all is published; default: the exchange of each row")
+        str | None, typer.Option(metavar="NAME", help="Exchange for all rows; default: that of each row")
     ] = None,
-    queue: Annotated[
-        str | None, typer.Option(metavar="NAME", help="All into this queue, by the default exchange")
-    ] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Publish all to this queue")] = None,
     routing_key: Annotated[str | None, typer.Option(metavar="KEY", help="Default: that of each row")] = None,
     routing_key_column: Annotated[
-        str | None, typer.Option("--routing-key-col", metavar="COLUMN", help="The column that has it")
+        str | None, typer.Option("--routing-key-col", metavar="COLUMN", help="Column with the routing key")
     ] = None,
     without: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Properties to leave out, such as user_id,expiration")
     ] = None,
-    unroutable: Annotated[str, typer.Option(metavar="fail|drop", help="What no queue would get")] = "fail",
+    unroutable: Annotated[str, typer.Option(metavar="fail|drop", help="Unroutable messages")] = "fail",
     checkpoint: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="How far it is; default: a file below _manifest there")
+        Path | None, typer.Option(metavar="FILE", help="Progress file; default: below _manifest there")
     ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -489,7 +484,7 @@ def _import(
     if unroutable not in ("fail", "drop"):
         raise UsageError(f"--unroutable {unroutable}: must be fail or drop")
     if queue is not None and (exchange is not None or routing_key is not None or routing_key_column is not None):
-        raise UsageError("--queue says where everything goes: no exchange and no routing key besides")
+        raise UsageError("--queue excludes --exchange and --routing-key")
     options = ImportOptions(
         source=source,
         exchange="" if queue is not None else exchange,

@@ -159,7 +159,7 @@ class _Parser:
         except ValueError as error:
             raise UsageError(f"condition: {error}") from None
         if pa.types.is_map(kind):
-            raise UsageError("condition: headers cannot be asked: use --engine spark and --sql")
+            raise UsageError("condition: headers cannot be compared: use --engine spark and --sql")
         self._columns.add(name)
         sign = self._maybe(*_COMPARISONS)
         if sign is not None:

@@ -248,7 +248,7 @@ class BrokerClient(ApiConnection):
         except NotFound as error:
             if error.status != 404:  # a broker that does not know the call
                 raise
-            raise NotFound(f"there is no queue {queue!r} in vhost {self.vhost!r}", error.status, error.error) from None
+            raise NotFound(f"no queue {queue!r} in vhost {self.vhost!r}", error.status, error.error) from None
 
     def _description(self, found: Object) -> Description:
         return self._made(

@@ -113,7 +113,7 @@ class DrainReader(QueryReader):
             positions[queue] = position
         for queue in before:
             if queue not in positions:
-                say(f"queue {queue!r} is not drained any more; claims from offset {before[queue].next} on may be left")
+                say(f"queue {queue!r} is no longer drained; claims from offset {before[queue].next} on may be left")
         is_new = is_sentinel(start) or bare(positions) != bare(before)
         self._pace.answered(something=is_new)
         return document(positions, CLAIMS) if is_new else start

@@ -291,7 +291,7 @@ class Export:
 
     def _check_counts(self, state: Manifest) -> None:
         if state.read + state.missing != state.covered or state.rows + state.filtered != state.read:
-            raise BridgeError(f"the counts in {self._note} do not add up: this is a fault of ours")
+            raise BridgeError(f"the counts in {self._note} do not add up: this is a bug in Warren")
 
     def _mode(self, found: Description) -> str:
         is_stream = found.type in ("stream", "super-stream")

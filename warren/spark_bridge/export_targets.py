@@ -126,7 +126,7 @@ class FileTarget:
         names = [name for name in schema.names if name != partition_by]
         self._schema = pa.schema([schema.field(name) for name in names])
         if not names:
-            raise UsageError("columns: besides the one that files are divided by there must be another")
+            raise UsageError("columns: at least one besides the partitioning column is needed")
         self._id = state.id
         # Runs on other machines, which may have been overtaken, do not write files of the same names.
         self._run = f"{secrets.token_hex(4)}-" if place.is_shared else ""
@@ -220,7 +220,7 @@ class FileTarget:
             where = f"{self._place}/{entry.path}"
             size = self._place.maybe_size(entry.path)
             if size is None:
-                raise BridgeError(f"{where} is not there any more")
+                raise BridgeError(f"{where} no longer exists")
             if size != entry.bytes:
                 raise BridgeError(f"{where} has {size} bytes instead of {entry.bytes}")
             if entry.path in self._verified:
@@ -228,7 +228,7 @@ class FileTarget:
             with self._place.local(entry.path) as path:
                 rows = count_rows(path, self._form)
                 if rows is None and crc_of(path) != entry.crc32:
-                    raise BridgeError(f"{where} is not what was written")
+                    raise BridgeError(f"{where} has changed since it was written")
             if rows is not None and rows != entry.rows:
                 raise BridgeError(f"{where} has {rows} rows instead of {entry.rows}")
 

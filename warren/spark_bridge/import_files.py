@@ -130,12 +130,12 @@ class Import:
         self._watcher = watcher
         for name in options.without:
             if name not in PROPERTY_COLUMNS:
-                raise UsageError(f"{name!r} is no property that could be left out")
+                raise UsageError(f"{name!r} is not a property that can be omitted")
         if options.routing_key is not None and options.routing_key_column is not None:
             raise UsageError("a routing key, or the column that has it: not both")
         self.place = place_of(options.source)
         if isinstance(self.place, Directory) and not self.place.path.is_dir():
-            raise UsageError(f"{self.place} is no directory")
+            raise UsageError(f"{self.place} is not a directory")
         self._target = {
             "vhost": client.vhost,
             "exchange": options.exchange,
@@ -257,15 +257,15 @@ class Import:
         try:
             found = json.loads(content)
         except ValueError as error:
-            raise UsageError(f"{self._note} is no state of an import: {error}") from None
+            raise UsageError(f"{self._note} is not the state of an import: {error}") from None
         if not isinstance(found, dict) or found.pop("version", None) != VERSION:
-            raise UsageError(f"{self._note} is no state of an import of version {VERSION}")
+            raise UsageError(f"{self._note} is not the state of an import of version {VERSION}")
         try:
             state = ImportState(**found)
         except TypeError as error:
-            raise UsageError(f"{self._note} is no state of an import: {error}") from None
+            raise UsageError(f"{self._note} is not the state of an import: {error}") from None
         if state.target != self._target:
-            raise UsageError(f"{self._note} is of an import to somewhere else: name another checkpoint")
+            raise UsageError(f"{self._note} belongs to an import to another target: name another checkpoint")
         if state.files != files[: len(state.files)]:
             raise UsageError(f"the files in {self.place} are not those of the import in {self._note}")
         state.files = files

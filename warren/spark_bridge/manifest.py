@@ -195,13 +195,13 @@ def maybe_load(note: Note) -> Manifest | None:
     try:
         found = json.loads(content)
     except ValueError as error:
-        raise UsageError(f"{note} is no manifest: {error}") from None
+        raise UsageError(f"{note} is not a manifest: {error}") from None
     if not isinstance(found, dict) or found.get("version") != VERSION:
-        raise UsageError(f"{note} is no manifest of version {VERSION}")
+        raise UsageError(f"{note} is not a manifest of version {VERSION}")
     try:
         return _manifest(found)
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{note} is no manifest: {error!r}") from None
+        raise UsageError(f"{note} is not a manifest: {error!r}") from None
 
 
 def _manifest(found: Mapping[str, Any]) -> Manifest:

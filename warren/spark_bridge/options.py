@@ -314,7 +314,7 @@ def connection_of(options: Mapping[str, str], environment: Mapping[str, str] | N
         parts = urlsplit(uri)
         parts.port  # noqa: B018 - looking at it is what finds it wrong
     except ValueError:
-        raise OptionError(f"{source}: is no AMQP URI") from None
+        raise OptionError(f"{source}: is not an AMQP URI") from None
     asked = dict(parse_qsl(parts.query))
     secure = parts.scheme == "amqps"
     host = given.text("host") or parts.hostname or "localhost"
@@ -470,7 +470,7 @@ def _subscription(given: Given) -> tuple[tuple[str, ...], str | None, Mapping[st
         try:
             re.compile(text)
         except re.error as error:
-            raise OptionError(f"option subscribePattern: {text!r} is no regular expression: {error}") from None
+            raise OptionError(f"option subscribePattern: {text!r} is not a regular expression: {error}") from None
         return (), text, None
     if names[0] == "assign":
         assigned: dict[str, tuple[int, ...]] = {}
@@ -650,21 +650,21 @@ def _check_together(given: Given, made: ReadOptions) -> None:
     if made.mode in (SNAPSHOT, DRAIN):
         for name in (*_PLACE_OPTIONS, "assign"):
             if given.has(name):
-                raise OptionError(f"option {name}: means nothing in mode {made.mode}")
+                raise OptionError(f"option {name}: has no effect in mode {made.mode}")
     if made.mode in (LOG, DRAIN):
         for name in _SNAPSHOT_OPTIONS:
             if given.has(name):
-                raise OptionError(f"option {name}: means nothing in mode {made.mode}")
+                raise OptionError(f"option {name}: has no effect in mode {made.mode}")
     for name in ("claimTtl", "failedBatches"):
         if made.mode != DRAIN and given.has(name):
             raise OptionError(f"option {name}: is for mode drain only")
     if made.mode == DRAIN:
         if made.consumer_name is None:
-            raise OptionError("option consumerName: mode drain needs one, and another for each query")
+            raise OptionError("option consumerName: mode drain needs one, different for each query")
         if made.pattern is not None:
             raise OptionError("option subscribePattern: mode drain empties queues, so name them with subscribe")
         if made.min_rows is not None:
-            raise OptionError("option minOffsetsPerTrigger: means nothing in mode drain")
+            raise OptionError("option minOffsetsPerTrigger: has no effect in mode drain")
     if made.end is not None and made.start is not None and made.start.everywhere and made.end.everywhere:
         low, high = made.start.everywhere, made.end.everywhere
         for before, after in ((low.offset, high.offset), (low.time_ms, high.time_ms)):
@@ -675,7 +675,7 @@ def _check_together(given: Given, made: ReadOptions) -> None:
     if made.end is not None and made.end.everywhere == FIRST:
         raise OptionError(f"option {made.end.option}: a batch that ends at the earliest offset has no rows")
     if made.min_rows is None and given.has("maxTriggerDelay"):
-        raise OptionError("option maxTriggerDelay: means nothing without minOffsetsPerTrigger")
+        raise OptionError("option maxTriggerDelay: needs minOffsetsPerTrigger")
     for places in (made.start, made.end):
         if places is not None and made.pattern is None:
             others = sorted(set(places.by_queue) - set(made.queues))

@@ -125,7 +125,7 @@ def maybe_left_of(client: BrokerClient, wanted: Range) -> Range | None:
     try:
         found = client.describe(wanted.name)
     except NotFound:
-        say(f"{wanted.name} does not exist any more")
+        say(f"{wanted.name} no longer exists")
         return None
     id, _, life = wanted.id.partition("@")
     if found.id != id:
@@ -193,7 +193,7 @@ def read(
     if missing:
         what = f"{piece.name}: {missing} of the messages from offset {piece.first} to {piece.end} cannot be read"
         if options.fail_on_data_loss:
-            raise DataLoss(f"{what}. With failOnDataLoss false they are passed over")
+            raise DataLoss(f"{what}. With failOnDataLoss false they are skipped")
         say(what)
 
 

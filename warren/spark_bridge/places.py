@@ -356,7 +356,7 @@ class ObjectPrefix:
         except OSError as error:
             raise UsageError(f"{self}: the {self._what} cannot be used: {first_line(error)}") from None
         if not is_there:
-            raise UsageError(f"{self}: there is no {self._what}, or it may not be seen: make it first")
+            raise UsageError(f"{self}: the {self._what} does not exist or is not visible: create it first")
         return system, path.rstrip("/")
 
     @property

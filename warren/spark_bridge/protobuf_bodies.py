@@ -84,7 +84,7 @@ class ProtobufBodies:
         try:
             return self._convert(self._made.FromString(body))  # type: ignore[no-any-return]
         except DecodeError:
-            raise CorruptBody(f"it is no {self._name}") from None
+            raise CorruptBody(f"it is not a {self._name}") from None
         except (OverflowError, ValueError) as error:
             raise CorruptBody(f"it is no {self._name} with values that columns have: {error}"[:300]) from None
 
@@ -269,7 +269,7 @@ class _Columns:
         """Return the struct of a message, and the function that makes it."""
         name = descriptor.full_name
         if name in self._open:
-            raise UsageError(f"the message {name} contains itself, of which no column can be made")
+            raise UsageError(f"the message {name} contains itself, which cannot become a column")
         self._open.add(name)
         fields = []
         getters: list[tuple[str, Convert | None, bool]] = []
@@ -282,7 +282,7 @@ class _Columns:
             getters.append((field.name, convert, field.has_presence))
         self._open.discard(name)
         if not fields:
-            raise UsageError(f"the message {name} has no fields, of which no column can be made")
+            raise UsageError(f"the message {name} has no fields, which cannot become a column")
 
         def made(message: Any) -> dict[str, Any]:
             found: dict[str, Any] = {}

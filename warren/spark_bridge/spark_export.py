@@ -141,7 +141,7 @@ class SparkExport(Export):
         if options.form not in FORMATS:
             raise UsageError(f"format {options.form!r}: --engine spark writes {', '.join(FORMATS)}")
         if sql is not None and (options.columns is not None or options.where is not None):
-            raise UsageError("--sql says which columns and which rows: no --columns and no --where besides")
+            raise UsageError("--sql excludes --columns and --where")
         if options.form == CSV and sql is None:
             raise UsageError("format csv: with --engine spark say by --sql how columns become text")
         self._connection = dict(connection)

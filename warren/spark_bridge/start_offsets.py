@@ -36,7 +36,7 @@ def offset_at(client: BrokerClient, part: Description, text: str) -> int:
         try:
             time = datetime.fromisoformat(text)
         except ValueError:
-            raise UsageError(f"{text!r} is no offset, no age and no time") from None
+            raise UsageError(f"{text!r} is not an offset, an age or a time") from None
         time_ms = round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
         found = client.resolve(part.name, time_ms=time_ms)
     else:

@@ -259,9 +259,9 @@ class StreamReader(QueryReader):
             return
         queue = before.queue or name
         if not is_asked_for(self.options, queue):
-            say(f"stream {name!r} is not subscribed to any more; it was read up to offset {before.next}")
+            say(f"stream {name!r} is no longer subscribed to; it was read up to offset {before.next}")
             return
-        self._lost(f"stream {name!r} does not exist any more; it had been read up to offset {before.next}")
+        self._lost(f"stream {name!r} no longer exists; it had been read up to offset {before.next}")
 
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:

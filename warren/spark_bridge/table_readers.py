@@ -356,7 +356,7 @@ def micros_of(text: str) -> int:
         return (time.replace(tzinfo=None) - offset - datetime(1970, 1, 1)) // timedelta(microseconds=1)
     year, month, day, hour, minute, second = (int(found[number]) for number in range(1, 7))
     if not (1 <= month <= 12 and 1 <= day <= 31):
-        raise ValueError(f"{text!r} is no time")
+        raise ValueError(f"{text!r} is not a time")
     # Days of a calendar whose years begin in March, so that the leap day is the last of them.
     year -= month <= 2
     era = year // 400

@@ -123,7 +123,7 @@ def protobuf_format(
     access = _access(registry)
     if descriptors is not None:
         if message is None:
-            raise UsageError("which message of the descriptors bodies are has to be said")
+            raise UsageError("name the message of the descriptors")
         return ProtobufFormat(_read(descriptors) if isinstance(descriptors, Path) else descriptors, message, access)
     if access is None or subject is None:
         raise UsageError("descriptors are needed, or a registry and a subject, whose newest schema is taken")

@@ -283,7 +283,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = _context()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if query is None or batch is None:
-            raise WriteFailed("Spark does not say which query and which batch this task is of")
+            raise WriteFailed("Spark does not name the query and the batch of this task")
         return self.writer.write_rows(
             iterator, _Task(query, int(batch), context.partitionId(), context.attemptNumber())
         )

@@ -102,7 +102,7 @@ def write_options(options: Mapping[str, str], environment: Mapping[str, str] | N
     for other, names in ((STAGED, ("partBytes", "commitTimeout")), (CONFIRMS, ("maxInFlight", "confirmTimeout"))):
         for name in names:
             if delivery != other and given.has(name):
-                raise OptionError(f"option {name}: means nothing with delivery {delivery}")
+                raise OptionError(f"option {name}: has no effect with delivery {delivery}")
     exchange, routing_key = _destination(options)
     host, port, tls = _amqp_address(given, os.environ if environment is None else environment)
     made = WriteOptions(
@@ -126,7 +126,7 @@ def _destination(options: Mapping[str, str]) -> tuple[str | None, str | None]:
     exchange, routing_key, queue = texts.get("exchange"), texts.get("routingkey"), texts.get("queue")
     if queue is not None:
         if exchange is not None or routing_key is not None:
-            raise OptionError("option queue: there are exchange or routingKey as well")
+            raise OptionError("option queue: excludes exchange and routingKey")
         if not queue:
             raise OptionError("option queue: no queue is named")
         return "", queue
@@ -142,5 +142,5 @@ def _amqp_address(given: Given, environment: Mapping[str, str]) -> tuple[str, in
     try:
         port = parts.port or (AMQPS_PORT if tls else AMQP_PORT)
     except ValueError:
-        raise OptionError("option uri: is no AMQP URI") from None
+        raise OptionError("option uri: is not an AMQP URI") from None
     return given.text("host") or unquote(parts.hostname or "localhost"), port, tls

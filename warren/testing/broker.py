@@ -274,7 +274,7 @@ class Broker(Assertions):
         """
         ns = round(seconds * 1e9)
         if ns < 0:
-            raise ValueError("time does not go back; `reset` has the time of this machine again")
+            raise ValueError("time cannot go back; `reset` restores the time of this machine")
         if self.is_up:
             life = self._require_life()
             life.wait_for(lambda: life.advance(ns))
@@ -389,7 +389,7 @@ class Broker(Assertions):
         sent = (properties if properties is not None else Properties(delivery_mode=2)).encoded()
         life = self._require_life()
         if life.call(lambda: self.engine.shared.confirms.is_held):
-            raise RuntimeError("the test holds confirms back, and this waits for one")
+            raise RuntimeError("the test holds confirms back, but this waits for one")
 
         async def publish() -> bool:
             with life.management.clients.open(self._acting_user(), vhost or self.vhosts[0]) as client:
@@ -513,7 +513,7 @@ class Broker(Assertions):
             ValueError: `delay_s` is negative, or not a number.
         """
         if not delay_s >= 0:  # in the broker's loop that would be its end
-            raise ValueError("confirms are delayed by some seconds, or none")
+            raise ValueError("the delay of confirms must not be negative")
         life = self._require_life()
 
         async def release() -> None:

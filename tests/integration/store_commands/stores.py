@@ -149,7 +149,7 @@ def repaired(store: StoreDirectory) -> Lines:
     ]
     after = store.snapshot()
     assert set(before.values()) <= set(after.values()) | {b""}
-    assert "there is nothing to repair" in [line.get("what") for line in run("repair", store.path)[1]]
+    assert "nothing to repair" in [line.get("what") for line in run("repair", store.path)[1]]
     assert run("verify", store.path)[0] == 0
     return lines
 

@@ -147,9 +147,9 @@ def test_a_checkpoint_with_a_flipped_bit_is_a_problem_and_nothing_is_read_with_i
     ("queue_id", "shift", "number", "what"),
     [
         (1, 0, 1, None),
-        (1, 8, 1, "there is no intact message"),
-        (2, 0, 1, "there is the message of another place"),
-        (1, 0, 3, "there is the message of another place"),
+        (1, 8, 1, "no intact message"),
+        (2, 0, 1, "the message there belongs to another place"),
+        (1, 0, 3, "the message there belongs to another place"),
     ],
 )
 def test_an_index_entry_leads_to_its_own_message_or_is_a_problem(

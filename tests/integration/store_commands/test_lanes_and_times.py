@@ -159,7 +159,7 @@ def test_a_problem_with_a_message_tells_its_lane(tmp_path: Path) -> None:
     wrong = checkpoint_queue(1, "orders", lane=2, next_number=1, pages=[checkpoint_page(0, [(64, 100, 3)])])
     store.checkpoint(wrong, live_refs={1: 1})
     (problem,) = of_type(run("verify", store.path)[1], "problem")
-    assert (problem["what"], problem["queue_id"], problem["lane"]) == ("there is no intact message", 1, 2)
+    assert (problem["what"], problem["queue_id"], problem["lane"]) == ("no intact message", 1, 2)
     (problem,) = of_type(run("dump-queue", store.path, "--queue", "orders")[1], "problem")
     assert problem["lane"] == 2
     lines = repaired(store)

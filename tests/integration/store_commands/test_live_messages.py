@@ -77,7 +77,7 @@ def test_a_message_that_is_rotten_is_told_and_the_others_follow(tmp_path: Path) 
     assert code == 1
     assert bodies(lines) == ["second", "third", "fourth"]
     (problem,) = of_type(lines, "problem")
-    assert (problem["what"], problem["sequence_number"]) == ("there is no intact message", 0)
+    assert (problem["what"], problem["sequence_number"]) == ("no intact message", 0)
 
 
 def test_what_is_live_is_what_the_checkpoint_and_the_frames_behind_it_say(tmp_path: Path) -> None:

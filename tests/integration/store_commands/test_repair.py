@@ -61,7 +61,7 @@ def test_a_whole_store_needs_no_repair(tmp_path: Path) -> None:
         before = store.snapshot()
         assert run("repair", store.path)[0] == 0
         code, lines = run("repair", store.path, "--apply")
-        assert (code, lines[0]["what"]) == (0, "there is nothing to repair")
+        assert (code, lines[0]["what"]) == (0, "nothing to repair")
         after = store.snapshot()
         assert after.pop(PLACE)
         assert {**after, LOCK_NAME: b""} == before
@@ -203,7 +203,7 @@ def test_a_torn_tail_needs_no_repair(tmp_path: Path) -> None:
     store.frame(message((1, 5), body=b"x" * 100))
     os.truncate(store.file(), store.offset(store.end_lsn) - 50)
     code, lines = run("repair", store.path)
-    assert (code, lines[0]["what"]) == (0, "there is nothing to repair")
+    assert (code, lines[0]["what"]) == (0, "nothing to repair")
 
 
 def test_what_nothing_can_mend_is_given_up_and_told_once(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_what_nothing_can_mend_is_given_up_and_told_once(tmp_path: Path) -> None
     assert (summary["problems"], summary["given_up"]) == (0, len(told))
     assert of_type(before, "summary")[0]["problems"] >= len(told)
     code, again = run("repair", store.path, "--apply")
-    assert (code, again[0]["what"]) == (0, "there is nothing to repair")
+    assert (code, again[0]["what"]) == (0, "nothing to repair")
 
 
 def test_other_damage_than_what_was_given_up_is_a_problem(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_nothing_is_repaired_while_the_disk_does_not_give_a_part_of_the_log(tmp_
         list(Repair(StoreFiles(fs), Store(fs)).lines())
     assert store.snapshot() == before
     fs.path = ""
-    assert "there is nothing to repair" in [line.get("what") for line in Repair(StoreFiles(fs), None).lines()]
+    assert "nothing to repair" in [line.get("what") for line in Repair(StoreFiles(fs), None).lines()]
 
 
 def live_once(store: StoreDirectory, *, body: bytes = b"later", checkpoint: bool = False) -> None:

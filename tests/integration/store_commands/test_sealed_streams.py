@@ -165,7 +165,7 @@ def test_what_compaction_has_left_over_does_not_count(tmp_path: Path) -> None:
     assert (code, [(line["what"], line["file"]) for line in of_type(lines, "note")]) == (
         0,
         [
-            ("a compaction did not come to its end here: the next start removes it", f"{FIRST}.new"),
+            ("an unfinished compaction: the next start removes it", f"{FIRST}.new"),
             ("compaction has merged it into the one before: the next start removes it", LAST),
         ],
     )
@@ -246,7 +246,7 @@ def test_a_flipped_bit_in_a_chunk_costs_that_chunk(tmp_path: Path, place: int, w
     if chunk == 0:  # nobody can tell what was before the first that is whole
         assert events(store) == (left, [])
         return
-    assert notes(lines) == ["messages are lost with what is damaged"]
+    assert notes(lines) == ["messages are lost with the damaged data"]
     missing = ("messages are missing: what was sealed is damaged, or not there", 5 * chunk, 5)
     assert events(store) == (left, [missing])
 
@@ -295,7 +295,7 @@ def test_repair_copies_a_damaged_file_and_counts_what_is_lost(tmp_path: Path) ->
     assert of_type(lines, "summary")[0]["messages"] == 20
     assert notes(run("verify", store.path)[1]) == [
         "damage that was found before, a copy is in the quarantine: wrong crc of a chunk",
-        "messages are lost with what is damaged",
+        "messages are lost with the damaged data",
     ]
     assert started(store) == [], "only heads are looked at"
     assert events(store)[0] == [*range(5), *range(10, 24)]
@@ -385,7 +385,7 @@ def test_an_end_that_the_log_does_not_have_any_more_is_lost(tmp_path: Path, how:
     assert (started(store), store.file(10).read_bytes()) == (problem, damaged), "it is evidence"
     code, lines = run("verify", store.path)
     found_before = f"damage that was found before, a copy is in the quarantine: {whats[how].partition(': ')[2]}"
-    lost = [found_before, "messages are lost with what is damaged"]
+    lost = [found_before, "messages are lost with the damaged data"]
     assert (code, notes(lines)) == (0, ["messages are missing, and counted as damaged"] if how == "gone" else lost)
 
 

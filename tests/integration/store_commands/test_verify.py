@@ -137,7 +137,7 @@ def test_a_forged_frame_in_a_torn_tail_is_named_and_does_not_count(tmp_path: Pat
     assert (gap["lsn"], gap["foreign_lsn"]) == (lsn, forged)
     code, lines = run("repair", store.path)
     assert code == 0
-    assert [line["what"] for line in of_type(lines, "note")] == [named["what"], "there is nothing to repair"]
+    assert [line["what"] for line in of_type(lines, "note")] == [named["what"], "nothing to repair"]
     assert dumped(store.path, "orders") == ["one", "two" * 1000, "three", "four"]
 
 
@@ -338,5 +338,5 @@ def test_files_that_are_not_segments_are_noted(tmp_path: Path) -> None:
     code, lines = run("verify", store.path)
     assert code == 0
     assert [(line["what"], line["file"]) for line in of_type(lines, "note")] == [
-        ("a file that is no segment", "notes.txt")
+        ("a file that is not a segment", "notes.txt")
     ]

@@ -101,5 +101,5 @@ def test_a_table_that_is_not_there_is_not_made(
     tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert commands.main(["check", f"{tmp_path}/shop.orders", *arguments], connect) == ExitCode.USAGE
-    assert "there is no" in capsys.readouterr().err
+    assert "shop.orders: no " in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

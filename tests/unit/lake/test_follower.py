@@ -630,7 +630,7 @@ def test_a_stream_that_was_made_anew_ends_it(broker: ExportBroker, tables: Memor
     broker.stream(count=4)
     run(follower(broker, tables))
     broker.stream(count=2, id="i9")
-    with pytest.raises(DataLoss, match="made anew"):
+    with pytest.raises(DataLoss, match="created again"):
         follower(broker, tables).step()
     assert not issubclass(UsageError, AnotherQueue)
     assert follower(broker, tables, skip_lost=True).step().rows == 2

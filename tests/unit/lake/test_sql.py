@@ -87,7 +87,7 @@ def test_streams_and_tables_of_the_lake_are_joined(
     assert lines(capsys) == ["offset,ice,delta", "3,false,true", "4,true,true", "5,false,false"]
     assert sql(f"FROM lake('{tmp_path}/ice/shop.none')") == ExitCode.FAILED
     assert sql(f"FROM lake('{tmp_path}/nothing')") == ExitCode.FAILED
-    assert capsys.readouterr().err.count("there is no table") == 2
+    assert capsys.readouterr().err.count("no table") == 2
     assert not (tmp_path / "nothing").exists()
 
 
@@ -285,7 +285,7 @@ def test_values_that_do_not_fit_are_spoken_of(broker: ExportBroker, capsys: pyte
         (["SELECT 1", "--format", "xml"], "--format xml: must be one of"),
         (["SELECT 1", "--to", "rows"], "--format says what it is to be"),
         (["SELECT 1", "--warehouse", "w"], "--warehouse is for a --catalog"),
-        (["SELECT 1", "--memory", "much"], "is no size"),
+        (["SELECT 1", "--memory", "much"], "is not a size"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_exit_code_2(

@@ -45,7 +45,7 @@ def test_fields_of_avro_are_columns() -> None:
     value |= {"inner": {"at": moment, "raw": b"ab"}, "x": float("inf"), "y": 0.5}
     found = decode(made, columns, avro(schema, value), avro(schema, {**value, "inner": None}), b"?")
     assert found.changes == ()
-    assert found.rows.num_rows == 2 and found.refused.column("reason").to_pylist() == ["it ends before its value does"]
+    assert found.rows.num_rows == 2 and found.refused.column("reason").to_pylist() == ["it ends within its value"]
     text = '{"at":"2026-01-02T00:00:00Z","raw":"YWI="}'
     assert of(found, "id", "at", "day", "raw", "total", "inner", "x", "y") == [
         (1, moment, date(2026, 1, 2), b"\xff", "1.50", text, float("inf"), 0.5),

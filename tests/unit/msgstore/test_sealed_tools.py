@@ -141,7 +141,7 @@ def test_a_chunk_that_the_disk_cannot_read_is_a_problem_and_the_others_are_dumpe
     before = broker.fs.contents()
     left = [offset for offset in range(23) if offset // 5 != chunk]
     problems, notes = verified(broker.fs)
-    assert (problems, notes) == ([UNREADABLE], ["messages are lost with what is damaged"])
+    assert (problems, notes) == ([UNREADABLE], ["messages are lost with the damaged data"])
     assert dumped(broker.fs) == (left, [MISSING])
     (shown,) = [line for line in inspect(StoreFiles(broker.fs)) if line["type"] == "queue" and "lane" not in line]
     sealed = shown["sealed"]
@@ -152,7 +152,7 @@ def test_a_chunk_that_the_disk_cannot_read_is_a_problem_and_the_others_are_dumpe
         [],
         [
             "damage that was found before, a copy is in the quarantine: the disk cannot read it",
-            "messages are lost with what is damaged",
+            "messages are lost with the damaged data",
         ],
     )
     after = broker.fs.contents()

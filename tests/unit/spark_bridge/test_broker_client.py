@@ -223,7 +223,7 @@ def test_every_refusal_has_its_class(
 
 def test_a_queue_that_is_not_there_is_named(broker: FakeBroker, client: BrokerClient) -> None:
     broker.replies = [Reply({"error": "Object Not Found", "reason": "Not Found"}, 404)]
-    with pytest.raises(NotFound, match="there is no queue 'q' in vhost 'a/b'"):
+    with pytest.raises(NotFound, match="no queue 'q' in vhost 'a/b'"):
         client.describe("q")
 
 

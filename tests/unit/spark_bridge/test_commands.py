@@ -125,7 +125,7 @@ def test_a_dry_run_does_nothing(broker: ExportBroker, tmp_path: Path, capsys: py
     [
         (["orders"], "missing option '--to'"),
         (["orders", "--to", "x", "--formt", "csv"], "no such option: --formt"),
-        (["orders", "--to", "x", "--max-file-size", "lots"], "no size"),
+        (["orders", "--to", "x", "--max-file-size", "lots"], "not a size"),
         (["orders", "--to", "x", "--format", "orc"], "format 'orc'"),
         (["orders", "--to", "x", "--columns", "bodi"], "did you mean 'body'"),
         (["orders", "--to", "x", "--engine", "flink"], "engine 'flink'"),
@@ -145,8 +145,8 @@ def test_what_cannot_be_meant_ends_with_2(
     ("arguments", "reason"),
     [
         (["--unroutable", "ignore"], "must be fail or drop"),
-        (["--queue", "q", "--exchange", "e"], "--queue says where everything goes"),
-        (["--without", "body"], "'body' is no property"),
+        (["--queue", "q", "--exchange", "e"], "--queue excludes --exchange"),
+        (["--without", "body"], "'body' is not a property"),
     ],
 )
 def test_likewise_for_imports(

@@ -636,7 +636,7 @@ def test_two_exports_into_one_directory_do_not_meet(broker: ExportBroker, tmp_pa
 
 @pytest.mark.parametrize(
     ("damage", "reason"),
-    [(lambda path: path.unlink(), "not there any more"), (lambda path: path.write_bytes(b""), "0 bytes instead of")],
+    [(lambda path: path.unlink(), "no longer exists"), (lambda path: path.write_bytes(b""), "0 bytes instead of")],
 )
 def test_files_that_are_not_as_they_were_are_noticed(
     broker: ExportBroker, tmp_path: Path, damage: Any, reason: str
@@ -669,7 +669,7 @@ def test_a_manifest_that_is_none_is_refused(broker: ExportBroker, tmp_path: Path
     for text in ("{", "[]", '{"version": 9}', '{"version": 1}'):
         (tmp_path / manifest.NAME).parent.mkdir(exist_ok=True)
         (tmp_path / manifest.NAME).write_text(text)
-        with pytest.raises(UsageError, match="no manifest"):
+        with pytest.raises(UsageError, match="not a manifest"):
             run(broker, tmp_path)
 
 
@@ -690,7 +690,7 @@ def test_a_manifest_that_is_none_is_refused(broker: ExportBroker, tmp_path: Path
         ({"where": "routing_key = "}, "ends too early"),
         ({"partition_by": "body"}, "by body"),
         ({"partition_by": "headers"}, "by headers"),
-        ({"partition_by": "routing_key", "columns": ("routing_key",)}, "there must be another"),
+        ({"partition_by": "routing_key", "columns": ("routing_key",)}, "besides the partitioning column"),
         ({"headers_format": "xml"}, "headers format 'xml'"),
         ({"max_file_bytes": 0}, "must be positive"),
         ({"consumer": "c"}, "for draining"),

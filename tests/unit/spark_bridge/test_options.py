@@ -260,7 +260,7 @@ def test_columns_are_named_or_left_out() -> None:
         ({"startingOffsetsByTimestampStrategy": "latest"}, "no starting time"),
         ({"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"}, "more than maxOffsetsPerTrigger"),
         ({"endingOffsets": "earliest"}, "has no rows"),
-        ({"maxTriggerDelay": "5s"}, "maxTriggerDelay: means nothing without minOffsetsPerTrigger"),
+        ({"maxTriggerDelay": "5s"}, "maxTriggerDelay: needs minOffsetsPerTrigger"),
         ({"startingOffsets": '{"orders": 5, "other": 5}'}, "startingOffsets: queue 'other' is not read"),
         ({"endingOffsetsByTimestamp": '{"other": 5}'}, "endingOffsetsByTimestamp: queue 'other' is not read"),
         ({"password": "x", "passwordFile": "/x"}, "passwordFile"),

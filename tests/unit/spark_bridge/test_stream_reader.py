@@ -343,7 +343,7 @@ def test_a_stream_that_was_deleted_is_noticed(broker: MemoryBroker) -> None:
     broker.stream("other", 10)
     offset = committed(broker, subscribe="orders,other")
     del broker.queues["orders"]
-    with pytest.raises(DataLoss, match="'orders' does not exist any more"):
+    with pytest.raises(DataLoss, match="'orders' no longer exists"):
         step(reader_of(broker, subscribe="orders,other"), offset)
     reader = reader_of(broker, subscribe="orders,other", failOnDataLoss=False)
     end = step(reader, offset)
@@ -360,7 +360,7 @@ def test_a_stream_that_is_not_asked_for_any_more_is_left_alone(
     end = step(reader, reader.initialOffset())
     end = step(reader_of(broker, subscribe="a"), end)
     assert set(end["p"]) == {"a"}
-    assert "'b' is not subscribed to any more" in capsys.readouterr().err
+    assert "'b' is no longer subscribed to" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("change", ["trimmed", "made anew", "deleted"])

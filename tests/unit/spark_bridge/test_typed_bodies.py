@@ -36,7 +36,7 @@ def test_a_corrupt_body_touches_no_other() -> None:
     bodies = pa.array([avro(ORDER, {"id": 1}), b"", None, avro(ORDER, {"id": 2, "note": "x"})], pa.binary())
     found = rows(struct_array(reader, bodies, "_corrupt"))
     assert [row and row["id"] for row in found] == [1, None, None, 2]
-    assert [row and row["_corrupt"] for row in found] == [None, "it ends before its value does", None, None]
+    assert [row and row["_corrupt"] for row in found] == [None, "it ends within its value", None, None]
     assert len(struct_array(reader, pa.array([], pa.binary()), "_corrupt")) == 0
 
 
@@ -81,7 +81,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         (lambda: avro_format(), "a schema is needed"),
         (lambda: avro_format(subject="x"), "a schema is needed"),
         (lambda: protobuf_format(), "descriptors are needed"),
-        (lambda: protobuf_format(None, b""), "which message"),
+        (lambda: protobuf_format(None, b""), "name the message"),
         (lambda: avro_format(tmp_path / "none.avsc"), "none.avsc: No such file"),
         (lambda: with_reason(pa.schema([("_Corrupt", pa.int32())]), "_corrupt"), "has a field '_corrupt'"),
     ):

@@ -132,7 +132,7 @@ def _queues(files: StoreFiles, named: dict[int, Line], store_id: bytes) -> Itera
         try:
             state = recovered(files, reader)
         except UnreadableStore as error:
-            yield note(f"what is live cannot be told: {error}")
+            yield note(f"the live messages cannot be determined: {error}")
         indexes = {} if state is None else {int(index.queue_id): index for index in state.queues()}
         for queue_id, stream in streams.items():
             for file in stream.files:

@@ -58,7 +58,7 @@ class LogCheck:
     def lines(self) -> Iterator[Line]:
         """Yield everything that is wrong or worth knowing."""
         for name in self._files.others:
-            yield note("a file that is no segment", file=name)
+            yield note("a file that is not a segment", file=name)
         if self._checkpoint is not None:
             for number, messages in self._checkpoint.live_refs.items():
                 if messages and number not in self._files.segments:
@@ -88,7 +88,7 @@ class LogCheck:
         self.unfinished.update(frame.lsn for frame in continued)
         first, last = continued[0], continued[-1]
         yield note(
-            "the beginning of a batch that was never finished, as a crash leaves it: it means nothing",
+            "the beginning of a batch that was never finished, as a crash leaves it: it is ignored",
             segment=first.segment,
             lsn=first.lsn,
             end_lsn=last.end_lsn,

@@ -117,9 +117,9 @@ class Repair:
                 if self._store is not None:
                     self._write_checkpoint(state.log, fault)
             elif count := sum(line["type"] == PROBLEM for line in verify(StoreFiles(self._files.fs))):
-                yield self._action("what is wrong is given up: nothing can mend it", problems=count)
+                yield self._action("the damage is given up: it cannot be repaired", problems=count)
             else:
-                yield note("there is nothing to repair")
+                yield note("nothing to repair")
             if self._store is not None:
                 yield from self._give_up()
             yield from self._summary(state, streams)
@@ -353,7 +353,7 @@ class Repair:
             messages += count
             line: Line = {"type": "queue", **_queue(index), "messages": count}
             if not index.name:
-                line["what"] = "its name is not in the log any more"
+                line["what"] = "its name is no longer in the log"
             if index.damaged_count:
                 line["damaged"] = int(index.damaged_count)
             yield line

@@ -48,9 +48,9 @@ class SealedCheck:
         """Yield everything that is wrong or worth knowing."""
         names = SealedNames(self._files.fs)
         for name in names.others:
-            yield note("a file that is no segment of a stream", file=f"{STREAMS}/{name}")
+            yield note("a file that is not a segment of a stream", file=f"{STREAMS}/{name}")
         for name in names.unfinished:
-            what = "a compaction did not come to its end here: the next start removes it"
+            what = "an unfinished compaction: the next start removes it"
             yield note(what, file=f"{STREAMS}/{name}")
         streams = read_streams(self._files.fs, self._store_id, in_full=True)
         for name, stream_id, first in names.unusable:
@@ -86,7 +86,7 @@ class SealedCheck:
         for first, end in gaps:
             place = {**where, "sequence_number": first, "messages": end - first}
             if is_told:
-                yield note("messages are lost with what is damaged", **place)
+                yield note("messages are lost with the damaged data", **place)
             elif index is not None and index.damaged_count >= missing:
                 yield note("messages are missing, and counted as damaged", **place)
             else:

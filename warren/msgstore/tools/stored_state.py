@@ -230,12 +230,12 @@ class StoredState:
             return "its segment is missing"
         data = self.reader.read(entry.lsn, entry.length)
         if not self._is_record(data, entry.length, MESSAGE):
-            return "there is no intact message"
+            return "no intact message"
         wanted = (index.queue_id, entry.number)
         for place in range(int(place_count(data, 0))):
             if (queue_id_of_place(data, 0, place), sequence_number_of_place(data, 0, place)) == wanted:
                 return data
-        return "there is the message of another place"
+        return "the message there belongs to another place"
 
     def _is_record(self, data: bytes, length: int, kind: int) -> bool:
         return (
@@ -376,7 +376,7 @@ def recovered(files: StoreFiles, reader: LogReader) -> StoredState:
         raise UnreadableStore(str(error)) from None
     except (AssertionError, IndexError) as error:
         # A record that is intact and still not like those of the broker: the next start will fail likewise.
-        raise UnreadableStore(f"recovery fails at a record that nobody should have written: {error}") from error
+        raise UnreadableStore(f"recovery fails at an invalid record: {error}") from error
     return StoredState(log, reader, recovery)
 
 
