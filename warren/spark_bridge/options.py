@@ -462,8 +462,8 @@ def _subscription(given: Given) -> tuple[tuple[str, ...], str | None, Mapping[st
     names = [name for name in ("subscribe", "queue", "subscribePattern", "assign") if given.has(name)]
     if len(names) != 1:
         raise OptionError(
-            "one of the options subscribe, queue, subscribePattern and assign says what to read"
-            + (f", and there are {', '.join(names)}" if names else f", and there are no tables; {NO_TABLES}")
+            "give one of the options subscribe, queue, subscribePattern and assign"
+            + (f", not {', '.join(names)}" if names else f"; {NO_TABLES}")
         )
     text = given.text(names[0]) or ""
     if names[0] == "subscribePattern":

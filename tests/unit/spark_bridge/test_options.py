@@ -83,7 +83,7 @@ def test_options_of_other_sources_are_answered_with_what_they_are_here(name: str
 
 def test_whoever_names_no_queue_is_told_of_tables_too() -> None:
     with pytest.raises(
-        OptionError, match="there are no tables; to a table that CREATE TABLE makes Spark passes no options"
+        OptionError, match="subscribePattern and assign; to a table that CREATE TABLE makes Spark passes no options"
     ):
         read_options({}, environment={})
 
