@@ -86,7 +86,7 @@ class ProtobufBodies:
         except DecodeError:
             raise CorruptBody(f"it is not a {self._name}") from None
         except (OverflowError, ValueError) as error:
-            raise CorruptBody(f"it is no {self._name} with values that columns have: {error}"[:300]) from None
+            raise CorruptBody(f"it is not a {self._name} with values that columns have: {error}"[:300]) from None
 
     def _written(self, number: int, indexes: list[int]) -> str:
         """Return the name of the message at `indexes` of a schema."""

@@ -80,4 +80,4 @@ def test_messages_of_protobuf_are_columns() -> None:
     body = protobuf(order_file(), "shop.Order", id=1, tags=["a"])
     found = decode(made, columns, body, b"\xff")
     assert of(found, "id", "note", "tags") == [(1, None, '["a"]')]
-    assert found.refused.column("reason").to_pylist() == ["it is no shop.Order"]
+    assert found.refused.column("reason").to_pylist() == ["it is not a shop.Order"]
