@@ -94,7 +94,7 @@ def test_parameters_come_and_go(harness: Harness, book: ParameterBook) -> None:
         (ParameterPut("/", "free", "s", '[{"\\udfff":1}]'), "a definition holds text that is not valid Unicode"),
         (ParameterPut("/", "free", "s", "[" * 34 + "]" * 34), "a definition is nested too deeply"),
         (GlobalParameterPut("g", "[" * 100_000), "a definition is nested too deeply"),
-        (GlobalParameterPut("g", "NaN"), "NaN is no JSON"),
+        (GlobalParameterPut("g", "NaN"), "NaN is not JSON"),
     ],
 )
 def test_invalid_parameters_are_refused(

@@ -178,11 +178,14 @@ def test_names_that_sqlite_takes_for_something_else_are_files(
         ("UPDATE warren_vhosts SET tags = x'ff'", r"warren_vhosts \('/'\) cannot be read"),
         ("UPDATE warren_bindings SET routing_key = 'text'", r"warren_bindings \('/, x, queue, q.*'\) cannot be read"),
         ("UPDATE warren_bindings SET routing_key = x'ff'", r"warren_bindings \('/, x, queue, q.*'\) cannot be read"),
-        ("UPDATE warren_bindings SET ordinal = 'text'", "warren_bindings: ordinal 'text' is none"),
-        ("UPDATE warren_bindings SET ordinal = 9223372036854775807", "ordinal '9223372036854775807' is none"),
-        ("UPDATE warren_queues SET queue_id = 1e30", r"warren_queues: queue_id '1e\+30' is none"),
-        ("UPDATE warren_applied SET changes = 'many'", "warren_applied: changes 'many' is none"),
-        ("UPDATE warren_applied SET changes = -1", "warren_applied: changes '-1' is none"),
+        ("UPDATE warren_bindings SET ordinal = 'text'", "warren_bindings: ordinal 'text' was not written by a broker"),
+        (
+            "UPDATE warren_bindings SET ordinal = 9223372036854775807",
+            "ordinal '9223372036854775807' was not written by a broker",
+        ),
+        ("UPDATE warren_queues SET queue_id = 1e30", r"warren_queues: queue_id '1e\+30' was not written by a broker"),
+        ("UPDATE warren_applied SET changes = 'many'", "warren_applied: changes 'many' was not written by a broker"),
+        ("UPDATE warren_applied SET changes = -1", "warren_applied: changes '-1' was not written by a broker"),
     ],
 )
 def test_what_no_broker_has_written_is_an_error_with_its_table(change: str, reason: str, tmp_path: Path) -> None:

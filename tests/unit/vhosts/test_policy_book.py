@@ -192,7 +192,7 @@ def refusal(put: PolicyPut) -> str:
         ('{"b":1,"a":"x"}', '[{<<"a">>,<<"x">>},{<<"b">>,1}] are not recognised policy settings'),
         ("[]", "a definition must be a JSON object"),
         ("5", "a definition must be a JSON object"),
-        ('{"expires":NaN}', "NaN is no JSON"),
+        ('{"expires":NaN}', "NaN is not JSON"),
         ("[" * 100_000, "a definition is nested too deeply"),
     ],
 )
