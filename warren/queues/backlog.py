@@ -143,7 +143,7 @@ class Backlog(IndexOwner):
             try:
                 self._read_ahead()
             except MemoryError:
-                pass  # `is_ready` asks again: the message must not be lost for that
+                pass  # `ready_or_fetch` asks again: the message must not be lost for that
         return message
 
     def _read_ahead(self) -> None:

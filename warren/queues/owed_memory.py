@@ -101,7 +101,11 @@ class OwedMemory:
             return
         ledger.granted_bytes = 0
         self._left_bytes += size
-        self._used[ledger.turns] -= int(size)
+        used: i64 = self._used.get(ledger.turns, 0) - size
+        if used > 0:
+            self._used[ledger.turns] = int(used)
+        else:
+            self._used.pop(ledger.turns, None)  # the connection may be gone, long before the alarm is over
         for each in list(islice(self._waiting, LOOKED_AT)):
             del self._waiting[each]
             if self.may_owe_more(each):

@@ -143,6 +143,18 @@ def test_ticks_serve_the_waiting_channels_in_turn() -> None:
     assert [owed(client) for client in clients] == [ALWAYS + 2 * GRANT] * 5
 
 
+def test_connections_that_come_and_go_in_an_alarm_leave_nothing() -> None:
+    harness = filled(300, 150_000)
+    harness.broker.set_alarm("memory", True)
+    for _ in range(3):
+        client = harness.channel()
+        client.consume("q")
+        assert owed(client) > ALWAYS
+        client.hang_up()
+        harness.check()
+    assert not harness.broker.shared.owed._used
+
+
 def test_a_limit_of_a_channel_also_holds_while_memory_is_short() -> None:
     harness = filled(100, 1 << 30, unacked_per_channel_max=20)
     client = harness.channel()
