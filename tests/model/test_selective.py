@@ -253,7 +253,9 @@ class Comparison:
                 for _ in range(2):
                     self.clients[receiver.client].peer.tick(self.harness.broker.log.now_ms / 1000)
                     self.harness.settle()
-                flows = self.clients[receiver.client].take()
+                frames = self.clients[receiver.client].take()
+                self.look_at_deliveries([(receiver.client, each) for each in frames])
+                flows = [each for each in frames if each.name == "flow"]
             (flow,) = flows
             assert flow.field(6) == 0 and flow.field(8) is True
             receiver.count += receiver.room
@@ -421,6 +423,28 @@ def test_any_few_commands_leave_everybody_what_is_wanted(
     choices: tuple[int, int, int], commands: list[Command]
 ) -> None:
     _run(choices, commands)
+
+
+def test_a_drain_gets_more_than_a_channel_may_always_owe() -> None:
+    commands: list[Command] = [
+        ("publish", 5, 258, 30),
+        ("attach", 2, 137, 32),
+        ("credit", 0, 55, 39),
+        ("credit", 2, 57, 53),
+        ("credit", 0, 32, 59),
+        ("credit", 2, 101, 12),
+        ("credit", 3, 253, 44),
+        ("attach", 5, 286, 9),
+        ("settle", 5, 236, 14),
+        ("drain", 5, 2, 18),
+        ("settle", 2, 68, 45),
+        ("detach", 2, 296, 20),
+        ("credit", 4, 79, 24),
+        ("credit", 1, 55, 33),
+        ("credit", 1, 146, 32),
+        ("drain", 4, 239, 1),
+    ]
+    _run((0, 183, 32), commands)
 
 
 def test_what_came_back_at_the_place_of_a_search_on_disk_is_decided_on_once() -> None:

@@ -79,7 +79,7 @@ class DrainRun(Job):
             search = consumer.search
             looks: i64 = 0 if search is None else search.looks
             consumer.looked = 0
-            if not consumer.gone and before > 0 and consumer.is_ready():
+            if not consumer.gone and before > 0 and consumer.has_room():
                 queue.serve(consumer)
             steps.left -= DRAIN_STEPS + before - consumer.credit + consumer.looked
             has_looked = search is not None and search.looks > looks

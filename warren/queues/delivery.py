@@ -67,7 +67,8 @@ class DeliveryLedger(UnackedDeliveries):
         self.outbox = turns.outbox
         self.frame_max_bytes: i64 = frame_max_bytes  # what the peer accepts; 0: no limit
         self.unacked_limit: i64 = unacked_max  # the most that a channel may owe, whatever its prefetch
-        self.unacked_max: i64 = min(unacked_max, ALWAYS)  # the same at present, see `owed_memory`
+        # The same at present, see `owed_memory`.
+        self.unacked_max: i64 = min(unacked_max, ALWAYS) if turns.owed.is_short else unacked_max
         self.granted_bytes: i64 = 0  # in this memory alarm
         self.next_tag: i64 = 1
         self.prefetch: i64 = 0  # basic.qos with global=true; 0: no limit
