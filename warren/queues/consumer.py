@@ -140,7 +140,7 @@ class Consumer(Waiter):
         ledger = self.ledger
         if ledger.outbox is NOWHERE or ledger.is_shut or not self.has_own_room():
             return False
-        if not self.no_ack and ledger.consumer_unacked >= ledger.unacked_max and ledger.may_owe_more():
+        if not self.no_ack and ledger.consumer_unacked >= ledger.unacked_max and ledger.find_space():
             return self.has_room()
         turns = ledger.turns
         has_space = self.no_ack or ledger.has_space()

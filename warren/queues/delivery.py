@@ -361,7 +361,14 @@ class DeliveryLedger(UnackedDeliveries):
     def has_space(self) -> bool:
         """Tell whether this channel's own limits let a consumer have another message."""
         owed: i64 = self.consumer_unacked
-        return (self.prefetch == 0 or owed < self.prefetch) and owed < self.unacked_max
+        # After an alarm `unacked_max` stays as it is until more is asked for.
+        most: i64 = self.unacked_max if self.turns.owed.is_short else self.unacked_limit
+        return (self.prefetch == 0 or owed < self.prefetch) and owed < most
+
+    def find_space(self) -> bool:
+        """The same; ask for more than `unacked_max` if only that is lacking."""
+        owed: i64 = self.consumer_unacked
+        return (self.prefetch == 0 or owed < self.prefetch) and (owed < self.unacked_max or self.may_owe_more())
 
     def may_owe_more(self) -> bool:
         """Tell whether it may owe more than `unacked_max`, which is larger then."""
@@ -399,7 +406,7 @@ class DeliveryLedger(UnackedDeliveries):
             self.turn_left = max(run, line.count())
         self._is_served = True
         try:
-            while self.turn_left > 0 and self.outbox.writable and self.has_space():
+            while self.awaited and self.turn_left > 0 and self.outbox.writable and self.find_space():
                 consumer = line.take_first()
                 self.awaited = line.count() > 0
                 if consumer is None:
@@ -411,7 +418,7 @@ class DeliveryLedger(UnackedDeliveries):
                 looked += consumer.looked
         finally:
             self._is_served = False
-        if not self.awaited or not self.has_space():
+        if not self.awaited or not self.find_space():
             self.turn_left = 0
         elif self.turn_left > 0:
             turns.put_first(self, for_outbox=False)

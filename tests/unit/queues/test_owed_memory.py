@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from engine_harness import Client, Harness, publish_frames
 
 from warren.amqp import methods as m
@@ -246,3 +247,50 @@ def test_alarms_come_and_go_and_nobody_waits_in_vain() -> None:
                 for tag in out[client] + taken(client):
                     client.send(1, m.BasicAck(tag, False))
                 out[client] = []
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_consumer_waits_on_although_another_one_has_used_up_the_room(ends: bool) -> None:
+    """Its channel waits again for a tick, or the end of the alarm, although nobody asks for it then. (3)"""
+    harness = filled(100, 0)
+    client = harness.channel()
+    client.declare("few")
+    client.feed(publish_frames("", "few", BODY) * (GRANT // 2))
+    harness.broker.set_alarm("memory", True)
+    client.consume("q")
+    client.consume("few")
+    assert owed(client) == ALWAYS
+    harness.pass_time(0.5)  # not `check`, which would ask for room
+    assert (owed(client), harness.queue("few").ready_count) == (ALWAYS + GRANT, 0)
+    if ends:
+        harness.broker.set_alarm("memory", False)
+        harness.settle()
+    else:
+        harness.pass_time(0.5)
+    harness.check()
+    assert owed(client) >= ALWAYS + 2 * GRANT
+
+
+def test_a_larger_prefetch_of_a_channel_holds_at_once_after_an_alarm() -> None:
+    harness = filled(300, 0)
+    client = harness.channel()
+    client.send(1, m.BasicQos(0, 50, True))
+    client.consume("q")
+    client.consume("q", "other")
+    assert owed(client) == 50
+    harness.broker.set_alarm("memory", True)
+    harness.broker.set_alarm("memory", False)
+    client.send(1, m.BasicQos(0, 100, True))
+    assert owed(client) == 100
+
+
+def test_a_consumer_that_waits_for_messages_is_ready_after_an_alarm() -> None:
+    """Its channel is asked only when there is a message: `is_ready` is what the API shows."""
+    harness = filled(50, 0)
+    client = harness.channel()
+    client.consume("q")
+    harness.broker.set_alarm("memory", True)
+    (consumer,) = harness.queue("q").consumers
+    assert not consumer.is_ready()
+    harness.broker.set_alarm("memory", False)
+    assert consumer.is_ready()
