@@ -100,24 +100,18 @@ async def _read_publish(call: Call) -> tuple[Publish, bytes]:
     if len(data) <= ORDINARY.size:
         wanted = convert(decode_json(data), Publish)
         return wanted, await decode_payload(wanted.payload, wanted.payload_encoding)
-    members: dict[str, msgspec.Raw] = {}
-    payload = (0, 0)
-    size = 0
+    start = end = 0
     try:
         for part in parts_of(data):
             if part is not None and part.key == "payload" and part.number < 0:
-                payload = _between_quotes(data, part)
-                members["payload"] = msgspec.Raw(b'""')
-            elif part is not None:
-                size += part.end - part.start
-                if size > ORDINARY.size:
-                    raise too_large(f"a publish may have at most {ORDINARY.size} bytes besides its payload")
-                members[part.key] = msgspec.Raw(data[part.start : part.end])
+                start, end = _between_quotes(data, part)
             await give_way()
-        wanted = convert(decode_json(msgspec.json.encode(members)), Publish)
+        if len(data) - (end - start) > ORDINARY.size:
+            raise too_large(f"a publish may have at most {ORDINARY.size} bytes besides its payload")
+        wanted = convert(decode_json(data[:start] + data[end:]), Publish)
         texts: list[str] = []
         pieces: list[bytes] = []
-        for text in decode_long(data, *payload):
+        for text in decode_long(data, start, end):
             if wanted.payload_encoding == "string":
                 pieces.append(text.encode())
             else:
