@@ -194,18 +194,20 @@ class Stages:
         await self._find()
         while self._view.is_restoring():
             await trio.sleep(_POLL_S)
-        for stage in list(self._stages.values()):
+        unknown: list[Stage] = []
+        for stage in self._stages.values():
             is_current = self._lives.maybe_current(stage.vhost, stage.life)
             if is_current is None and not stage.is_over:
-                place = await self._in_thread(partial(self._files.set_aside, stage.vhost, stage.name))
-                log.error(
-                    "a stage is set aside: its vhost is not known", vhost=stage.vhost, stage=stage.name, place=place
-                )
-                self._forget(stage)
-            elif not is_current:
-                stage.is_over = True
+                unknown.append(stage)
+            stage.is_over = stage.is_over or not is_current
         self._go_on()
         await self._remove_superseded()
+        for stage in unknown:
+            if self._stages.get((stage.vhost, stage.name)) is not stage:
+                continue  # another leader may have deleted its vhost
+            place = await self._in_thread(partial(self._files.set_aside, stage.vhost, stage.name))
+            log.error("a stage is set aside: its vhost is not known", vhost=stage.vhost, stage=stage.name, place=place)
+            self._forget(stage)
         self._ready.set()
 
     async def _sweep_for_ever(self) -> None:

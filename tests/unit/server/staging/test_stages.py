@@ -20,6 +20,7 @@ from warren.server.staging.staged_batch import (
     QueueFull,
 )
 from warren.server.staging.stages import Stages
+from warren.vhosts.metadata import VhostDelete
 
 from .stage_life import PERSISTENT, Life, commit, content, names_of, put, with_queue
 
@@ -212,6 +213,19 @@ def test_who_leads_again_has_its_stages_unless_another_node_has_led(tmp_path: Pa
     last = in_cluster(after_another.after_a_crash(tmp_path), 8)
     last.run(lambda stages: commit(last, 0, "a"))
     assert last.bodies() == [b"new"]
+
+
+def test_a_stage_is_not_set_aside_whose_vhost_another_leader_has_deleted(tmp_path: Path) -> None:
+    async def write(stages: Stages) -> None:
+        await put(stages, "a", content(b"old"))
+
+    first = in_cluster(with_queue(tmp_path), 4)
+    first.run(write)
+    after_another = in_cluster(first.after_a_crash(tmp_path), 7)
+    after_another.harness.broker.administer(VhostDelete("/"), "")
+    after_another.harness.settle()
+    assert after_another.run(names_of) == []
+    assert not list((tmp_path / "stages").glob("*/*/*"))
 
 
 def test_stages_that_cannot_be_removed_are_there_for_nobody_until_they_can_be(tmp_path: Path) -> None:
