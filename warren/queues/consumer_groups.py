@@ -14,13 +14,13 @@ equals the first that came.
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import Final
 
 from mypy_extensions import i64
 
 from warren.queues.bit_set import BitSet
 from warren.queues.consumer import Consumer
+from warren.queues.least_key import LeastKey
 
 # This many passed-over consumers count as one message; when there are more, a publish does not look for one itself.
 PASSED_OVER_PER_MESSAGE: Final = 32
@@ -28,16 +28,44 @@ PASSED_OVER_PER_MESSAGE: Final = 32
 TAKEN_OUT_MAX: Final = 64
 
 
-class _Awake:
-    """A heap of the groups with consumers in their ring, the highest priority first; some rings may be empty by now."""
+class _Ranking:
+    """Groups of different priorities. `top`: the one with the highest; None without groups."""
 
     def __init__(self) -> None:
-        self.groups: list[tuple[int, _Group]] = []
+        self.groups: dict[int, _Group] = {}  # by their negative priority
+        self.top: _Group | None = None
         self.is_over: bool = False  # the queue is deleted: consumers no longer come back
+        self._first: LeastKey | None = None  # not with a single group, as in most queues
 
-    def push(self, group: _Group) -> None:
-        if not self.is_over:
-            heappush(self.groups, (-group.priority, group))
+    def put(self, group: _Group) -> None:
+        if self.is_over:
+            return
+        rank = -group.priority
+        self.groups[rank] = group
+        if self.top is None:
+            self.top = group
+        elif self._first is None:
+            self._first = LeastKey(self.groups)
+            self._first.came(-self.top.priority)
+        if self._first is not None:
+            self._first.came(rank)
+        if group.priority > self.top.priority:
+            self.top = group
+
+    def remove(self, group: _Group) -> None:
+        self.groups.pop(-group.priority, None)
+        first = self._first
+        if first is not None:
+            first.went()
+        if self.top is group:
+            self.top = self.groups[first.get()] if first is not None and self.groups else None
+
+    def clear(self) -> None:
+        """Forget all groups: they refer to each other, so do not leave them to the cyclic collector."""
+        self.groups.clear()
+        self.top = None
+        self._first = None
+        self.is_over = True
 
 
 class _Group(BitSet):
@@ -46,11 +74,10 @@ class _Group(BitSet):
     The ring has those that may have room of their own. While it is not empty the group is in `awake`.
     """
 
-    def __init__(self, priority: int, awake: _Awake) -> None:
+    def __init__(self, priority: int, awake: _Ranking) -> None:
         super().__init__()
         self.priority = priority
         self.is_awake: bool = False
-        self.is_ranked: bool = False
         self._awake = awake
         self.members: list[Consumer | None] = []
         self.count: i64 = 0
@@ -62,7 +89,7 @@ class _Group(BitSet):
         BitSet.add(self, number)
         if not self.is_awake:
             self.is_awake = True
-            self._awake.push(self)
+            self._awake.put(self)
 
     def join(self, consumer: Consumer) -> None:
         consumer.group_place = len(self.members)
@@ -148,15 +175,13 @@ class ConsumerGroups:
     """The consumers of a queue that may be served. Those without room are passed over."""
 
     def __init__(self) -> None:
-        # With single-active-consumer: a heap of the groups with members, the highest priority first; some may be empty.
-        self._ranking: list[tuple[int, _Group]] = []
-        self._awake = _Awake()
-        self._passed: list[tuple[int, _Group]] = []  # by the search under way: their rings have no consumer with room
-        self._passed_in_place: list[tuple[int, _Group]] = []  # the same, of those that were not taken out of the heap
+        self._ranking: _Ranking | None = None  # with single-active-consumer: of all groups
+        self._awake = _Ranking()  # the groups with consumers in their ring; some rings may be empty by now
+        self._passed: list[_Group] = []  # by the search under way: their rings have no consumer with room
+        self._passed_in_place: list[_Group] = []  # the same, of those that were not taken out of `_awake`
         self._place: i64 = -1  # the place that the search has found
         self._by_priority: dict[int, _Group] = {}
         self._count: int = 0
-        self._empty: int = 0  # groups without members: at most half of all
         self.passed_over: i64 = 0  # by the last `pick`, for want of room
         self.sole: Consumer | None = None  # the only one that is served, as in most queues
         self.exclusive: Consumer | None = None  # then there is no other one
@@ -169,11 +194,10 @@ class ConsumerGroups:
         if group is None:
             group = _Group(consumer.priority, self._awake)
             self._by_priority[consumer.priority] = group
-        elif group.count == 0:
-            self._empty -= 1
-        if single_active and not group.is_ranked:
-            group.is_ranked = True
-            heappush(self._ranking, (-group.priority, group))
+            if single_active:
+                if self._ranking is None:
+                    self._ranking = _Ranking()
+                self._ranking.put(group)
         group.join(consumer)
         self._count += 1
         if consumer.exclusive:
@@ -192,41 +216,25 @@ class ConsumerGroups:
         if self.exclusive is consumer:
             self.exclusive = None
         if group.count == 0:
-            self._empty += 1
-            if 2 * self._empty > len(self._by_priority):
-                self._forget_empty()
+            del self._by_priority[consumer.priority]
+            self._awake.remove(group)
+            if self._ranking is not None:
+                self._ranking.remove(group)
         if self._active is consumer:
             self._active = self._next_active()
         self._choose()
 
-    def _forget_empty(self) -> None:
-        self._empty = 0
-        self._by_priority = {priority: group for priority, group in self._by_priority.items() if group.count > 0}
-        if self._ranking:
-            self._ranking = [entry for entry in self._ranking if entry[1].count > 0]
-            heapify(self._ranking)
-        awake = [entry for entry in self._awake.groups if entry[1].count > 0]
-        heapify(awake)
-        self._awake.groups = awake
-
     def _next_active(self) -> Consumer | None:
         """Return the consumer that came first among those with the highest priority."""
         ranking = self._ranking
-        while ranking:
-            group = ranking[0][1]
-            if group.count > 0:
-                return group.oldest()
-            group.is_ranked = False
-            heappop(ranking)
-        return None
+        return None if ranking is None or ranking.top is None else ranking.top.oldest()
 
     def _choose(self) -> None:
         self.passed_over = 0
         self.sole = self._active
         if self.sole is None and self._count == 1:
-            for group in self._by_priority.values():  # two, at most
-                if group.count > 0:
-                    self.sole = group.oldest()
+            for group in self._by_priority.values():
+                self.sole = group.oldest()
 
     def active(self) -> Consumer | None:
         """Return the only one that is served in a queue with a single active consumer."""
@@ -234,12 +242,10 @@ class ConsumerGroups:
 
     def clear(self) -> None:
         """Remove all consumers."""
-        self._ranking = []
-        self._awake.groups = []  # they refer to each other: do not leave them to the cyclic collector
-        self._awake.is_over = True
+        self._ranking = None
+        self._awake.clear()
         self._by_priority = {}
         self._count = 0
-        self._empty = 0
         self.sole = None
         self.exclusive = None
         self._active = None
@@ -289,51 +295,47 @@ class ConsumerGroups:
     def _search(self) -> _Group | None:
         """Find the first with room, at `_place` of the returned group. Call `_end_search` afterwards."""
         self.passed_over = 0
-        awake = self._awake.groups
-        while awake:
-            group = awake[0][1]
+        awake = self._awake
+        while awake.top is not None:
+            group = awake.top
             self._place = group.place_with_room()
             self.passed_over += group.passed_over
             if self._place >= 0:
                 return group
-            if len(awake) == 1:
+            if len(awake.groups) == 1:
                 break  # as with most queues, whose consumers are equals
             if len(self._passed) == TAKEN_OUT_MAX:
                 return self._search_in_place()
-            entry = heappop(awake)
+            awake.remove(group)
             if group.next_from(0) < 0:
                 group.is_awake = False
             else:
-                self._passed.append(entry)
+                self._passed.append(group)
         return None
 
     def _search_in_place(self) -> _Group | None:
         """Continue the search without taking the groups out: they are many, and would all have to go back."""
-        found: _Group | None = None
-        kept: list[tuple[int, _Group]] = []
-        for entry in sorted(self._awake.groups):
-            group = entry[1]
-            if found is None:
-                self._place = group.place_with_room()
-                self.passed_over += group.passed_over
-                if self._place >= 0:
-                    found = group
-                elif group.next_from(0) < 0:
-                    group.is_awake = False
-                    continue
-                else:
-                    self._passed_in_place.append(entry)
-            kept.append(entry)
-        self._awake.groups = kept  # sorted, and so a heap
-        return found
+        awake = self._awake
+        for rank in sorted(awake.groups):
+            group = awake.groups[rank]
+            self._place = group.place_with_room()
+            self.passed_over += group.passed_over
+            if self._place >= 0:
+                return group
+            if group.next_from(0) < 0:
+                group.is_awake = False
+                awake.remove(group)
+            else:
+                self._passed_in_place.append(group)
+        return None
 
     def _end_search(self) -> None:
         if self._passed_in_place:
             self._passed_in_place = []
         passed = self._passed
         if passed:
-            for entry in passed:
-                heappush(self._awake.groups, entry)
+            for group in passed:
+                self._awake.put(group)
             passed.clear()
 
     def take_search_cost(self) -> i64:
@@ -344,7 +346,7 @@ class ConsumerGroups:
 
     def _must_wait(self) -> bool:
         """Tell whether a passed-over consumer has room and only waits for its turn; the queue is woken after."""
-        for _, group in self._passed + self._passed_in_place:
+        for group in self._passed + self._passed_in_place:
             self.passed_over += len(group.members)
             if group.holds_back():
                 return True

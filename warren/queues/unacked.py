@@ -4,18 +4,17 @@ The list is indexed by tag: acknowledgements come nearly always in order, so tak
 
 When old deliveries stay unanswered while later ones are settled, the few old ones move to ``_stragglers``, some with
 each answer: one forgotten message must not pin a list of millions of empty places. The same happens when very many tags
-went to consumers without acks. A delivery that a transaction gives back becomes a straggler too. ``_straggler_tags`` is
-a heap of their tags; some of these may be settled by now.
+went to consumers without acks. A delivery that a transaction gives back becomes a straggler too.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
 from warren.msgstore.log.message import Message
+from warren.queues.least_key import LeastKey
 from warren.queues.turns import Waiter
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ MOVED_AT_ONCE: Final = 512
 
 # Shared by channels without stragglers, as most are: never changed.
 _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
-_NO_TAGS: Final[list[int]] = []
+_NO_TAGS: Final = LeastKey(_NO_STRAGGLERS)
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
@@ -101,7 +100,7 @@ class UnackedDeliveries(Waiter):
     def oldest_tag(self) -> int:
         """Return the tag of the oldest unanswered delivery, or 0."""
         if self._stragglers:
-            return self._oldest_straggler()
+            return self._straggler_tags.get()
         entries = self._entries
         at: i64 = self._head
         while at < len(entries):
@@ -183,6 +182,7 @@ class UnackedDeliveries(Waiter):
         elif self._stragglers:
             straggler = self._stragglers.pop(int(tag), None)
             if straggler is not None:
+                self._straggler_tags.went()
                 self.unacked_count -= 1
                 return straggler
         return None
@@ -193,7 +193,7 @@ class UnackedDeliveries(Waiter):
         The caller settles or requeues it, and calls `release`.
         """
         if self._stragglers:
-            straggler = self._oldest_straggler()
+            straggler = self._straggler_tags.get()
             if up_to != 0 and straggler > up_to:
                 return None
             self.unacked_count -= 1
@@ -234,19 +234,9 @@ class UnackedDeliveries(Waiter):
     def _straggle(self, delivery: Delivery) -> None:
         if self._stragglers is _NO_STRAGGLERS:
             self._stragglers = {}
-            self._straggler_tags = []
-        tags = self._straggler_tags
-        if len(tags) > 2 * len(self._stragglers) + COMPACT_MIN:
-            tags[:] = sorted(self._stragglers)
+            self._straggler_tags = LeastKey(self._stragglers)
         self._stragglers[int(delivery.tag)] = delivery
-        heappush(tags, int(delivery.tag))
-
-    def _oldest_straggler(self) -> int:
-        """Return the tag of the oldest straggler; not without any."""
-        tags = self._straggler_tags
-        while tags[0] not in self._stragglers:
-            heappop(tags)
-        return tags[0]
+        self._straggler_tags.came(int(delivery.tag))
 
     def _compact(self) -> None:
         entries = self._entries

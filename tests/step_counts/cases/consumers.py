@@ -123,6 +123,15 @@ def cancel_of_the_active_consumer_beside_other_priorities(meter: Meter, n: int) 
     return sending(client, 1, m.BasicCancel("c0", False))
 
 
+@case(m.BasicCancel, BOUNDED)
+def cancel_when_half_of_the_priorities_are_gone(meter: Meter, n: int) -> Act:
+    client = meter.channel()
+    client.declare("q")
+    feed(client, 1, *[basic_consume("q", f"c{at}", arguments={"x-priority": at}) for at in range(n)])
+    feed(client, 1, *[m.BasicCancel(f"c{at}", False) for at in range(n // 2)])
+    return sending(client, 1, m.BasicCancel(f"c{n // 2}", False))
+
+
 @case(m.BasicAck, LINEAR)
 def ack_and_publish_beside_consumers_without_room(meter: Meter, n: int) -> Act:
     client = meter.channel()
