@@ -223,8 +223,8 @@ MUTANTS: Final = (
         "what was given back and then acknowledged comes back",
         (
             "queues/ready_messages.py",
-            "self.returned.put(message, place)\n",
-            "self.returned.put(message, self._backlog.skip_number())\n",
+            "self.returned.put(message, place, is_unanswered)\n",
+            "self.returned.put(message, self._backlog.skip_number(), is_unanswered)\n",
         ),
     ),
     mutant(

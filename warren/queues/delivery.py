@@ -537,6 +537,7 @@ def give_back(
             ledger.restore(delivery)
             raise
         ledger.release(delivery)
+        queue.wake()
         raise
     ledger.release(delivery)
 

@@ -118,11 +118,11 @@ class ReadyMessages:
             return self._backlog.next_number + ahead
         return lane << LANE_SHIFT | (lanes.in_use(lane).next_number + ahead)
 
-    def put_back(self, message: Message, place: i64) -> None:
-        """Put `message` back where it was, to wait again."""
+    def put_back(self, message: Message, place: i64, is_unanswered: bool = True) -> None:
+        """Put `message` back where it was, to wait again. `is_unanswered`: it was delivered, and not settled."""
         if not self._returns:
             self.return_to(ReturnedMessages())
-        self.returned.put(message, place)
+        self.returned.put(message, place, is_unanswered)
         self.count += 1
         self.body_bytes += message.body_bytes
 

@@ -34,8 +34,8 @@ class ReturnedMessages:
         """Return the number of messages."""
         return len(self._messages)
 
-    def put(self, message: Message, place: i64) -> None:
-        """Add `message` at `place`."""
+    def put(self, message: Message, place: i64, is_unanswered: bool = True) -> None:
+        """Add `message` at `place`; see `ReadyMessages.put_back`."""
         self._sorted = False
         heappush(self._order, int(place))
         self._messages[int(place)] = message

@@ -167,8 +167,14 @@ class SharedKeys(ReturnedMessages):
                 del self._keys[key.text]
             self._forget_getter(holder)
 
-    def put(self, message: Message, place: i64) -> None:
+    def put(self, message: Message, place: i64, is_unanswered: bool = True) -> None:
         """Put a delivery back."""
+        if not is_unanswered:
+            text = self.text_of(message)
+            free = self._keys.get(text) or SharedKey(text)
+            self._keys[text] = free
+            self.set_aside(free, place, message, True)
+            return
         key = self._key_of_delivery(place, message)
         key.out -= 1
         holder = key.holder

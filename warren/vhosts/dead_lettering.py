@@ -159,7 +159,10 @@ class DeadLettering(Job):
             self._line.append(_Waiting(queue, message, place, reason, time_s, cause))
         except BaseException:
             if place >= 0:
-                queue.ready.put_back(message, place)
+                queue.ready.put_back(message, place, is_unanswered=False)
+                if queue.keeper is not None:
+                    queue.keeper.dispatch.came_back(place)
+                queue.wake()
             raise
         if cause is not None:
             cause.unplaced += 1

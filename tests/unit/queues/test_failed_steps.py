@@ -18,10 +18,12 @@ from warren.queues.claim_names import claims_name
 from warren.queues.claims import ClaimQueue, claims_arguments
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.held_lanes import HeldLanes
+from warren.queues.length_limit import LengthLimit
 from warren.queues.long_work import REST_MS
 from warren.queues.message_run import MessageRun
 from warren.queues.middle_reader import MiddleReader
 from warren.queues.returned_messages import ReturnedMessages
+from warren.queues.selection import Selection
 from warren.queues.shared_keys import SharedKeys
 from warren.queues.unacked import UnackedDeliveries
 from warren.vhosts.dead_lettering import _Waiting
@@ -29,6 +31,13 @@ from warren.vhosts.dead_lettering import _Waiting
 pytestmark = pytest.mark.skipif(queue_module.__file__.endswith(".so"), reason="a compiled method cannot be replaced")
 
 KINDS: list[dict[str, object]] = [{}, {"x-max-priority": 3}, {"x-key-shared": True}, {"x-queue-type": "quorum"}]
+
+
+class Everything(Selection):
+    """Wants every message."""
+
+    def passes(self, message: Message, now_ms: int) -> bool:
+        return True
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[int]:
@@ -203,8 +212,14 @@ def test_a_delivery_that_could_not_be_held_stays_unanswered(monkeypatch: pytest.
     harness.check()
 
 
-def test_a_message_whose_dead_letter_could_not_be_posted_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    harness, client = declared({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+LETTERS: dict[str, object] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+
+
+@pytest.mark.parametrize("arguments", KINDS)
+def test_a_message_whose_dead_letter_could_not_be_posted_stays(
+    monkeypatch: pytest.MonkeyPatch, arguments: dict[str, object]
+) -> None:
+    harness, client = declared({**LETTERS, **arguments})
     client.declare("dead")
     publish(client, 1)
     got = client.get("q")
@@ -218,6 +233,66 @@ def test_a_message_whose_dead_letter_could_not_be_posted_stays(monkeypatch: pyte
     assert other.get("q") is not None
     other.send(1, m.BasicReject(1, False))
     assert bodies(other, "dead") == [b"1"]
+    harness.check()
+
+
+@pytest.mark.parametrize("header", [{}, {"x-key-header": "key"}])
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_a_message_of_a_shared_key_stays_when_its_dead_letter_could_not_be_posted(
+    monkeypatch: pytest.MonkeyPatch, header: dict[str, object], is_bound: bool
+) -> None:
+    """Its delivery is settled by then, or it had none. Others of its key may be out."""
+    harness, client = declared({**LETTERS, **header, "x-key-shared": True})
+    publish(client, 1, 2)
+    if is_bound:
+        assert client.get("q") is not None
+    assert client.get("q") is not None
+    fail_once(monkeypatch, _Waiting, "__init__")
+    with pytest.raises(MemoryError):
+        client.connection.feed(method_frame(1, m.BasicReject(1, False)))
+    close_broken(client.connection)
+    harness.settle()
+    harness.check()
+    other = harness.channel()
+    assert bodies(other, "q") == [b"1", b"2"]
+    harness.check()
+
+
+@pytest.mark.parametrize("is_selective", [False, True])
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 3}])
+def test_a_waiting_consumer_gets_a_message_whose_dead_letter_could_not_be_posted(
+    monkeypatch: pytest.MonkeyPatch, arguments: dict[str, object], is_selective: bool
+) -> None:
+    harness, client = declared({**LETTERS, **arguments})
+    queue = harness.plain_queue("q")
+    publish(client, 1)
+    assert client.get("q") is not None
+    waiting = harness.channel()
+    waiting.consume("q")
+    if is_selective:
+        (consumer,) = queue.consumers
+        queue.select(consumer, Everything())
+    publish(client, 2)
+    assert delivered(waiting) == [b"2"]
+    fail_once(monkeypatch, _Waiting, "__init__")
+    with pytest.raises(MemoryError):
+        client.connection.feed(method_frame(1, m.BasicReject(1, False)))
+    harness.settle()
+    assert delivered(waiting) == [b"1"]
+    harness.check()
+
+
+def test_a_waiting_consumer_gets_a_message_that_came_back_before_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness, client = declared({"x-max-length": 5})
+    publish(client, 1)
+    assert client.get("q") is not None
+    waiting = harness.channel()
+    waiting.consume("q")
+    fail_once(monkeypatch, LengthLimit, "keep")
+    with pytest.raises(MemoryError):
+        client.connection.feed(method_frame(1, m.BasicReject(1, True)))
+    harness.settle()
+    assert delivered(waiting) == [b"1"]
     harness.check()
 
 
