@@ -14,7 +14,8 @@
 3. Messages that retention has removed, or that cannot be read, end the export with `DataLoss`. With `skip_lost` they
    are counted instead.
 4. One export at a time writes into a directory, or with a checkpoint. To an object store that is so on this machine
-   only: an export on another one takes over, after which this one ends, and nothing that it still writes is read.
+   only: an export on another one takes over, after which this one ends, and nothing that it still writes is read. A
+   drain by another session does not take over; it ends before it acknowledges anything.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -219,7 +220,7 @@ class Export:
             BrokerError: as the broker says. OSError: the files cannot be written.
         """
         self.place.begin()
-        with self.place.only_one(), self._only_with_checkpoint():
+        with self.place.only_one(), self._only_with_checkpoint(), ExitStack() as stack:
             found = self._client.describe(self._options.queue)
             mode = self._mode(found)
             state = self._begun(mode)
@@ -231,6 +232,7 @@ class Export:
                     raise UsageError(f"another export is writing into {self.place}")
                 # If this is refused, the manifest may be of a later session.
                 mark = self._client.mark(self._options.queue, str(consumer), session.epoch)
+                stack.enter_context(manifest.only_session(self._note, f"{consumer} {session.id}"))
             self._before = self._note
             self._note = manifest.note_of_run(self._before, 0 if session is None else session.epoch)
             self._is_noted = self._is_noted and self._note == self._before

@@ -21,6 +21,12 @@
 
    The number is one more than that of the manifest which the run continues, the epoch is of its session, 0 without one.
    A run that was overtaken may still write its own, which nobody reads: it can no longer acknowledge anything.
+4. Of drains by different sessions, which do not fence each other, one may continue a manifest there. Each writes
+
+    _manifest/drain-NUMBER-SESSION-RUN
+
+   before it looks for those of others, and ends if there is one, or a later manifest. Stores list what was written: so
+   of two that begin at once at least one sees the other. Then nothing was acknowledged yet.
 """
 
 from __future__ import annotations
@@ -28,8 +34,9 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, Final
 
 from warren.spark_bridge.bridge_errors import UsageError
@@ -40,6 +47,7 @@ NAME: Final = "_manifest/export.json"
 # The former name, from when it lay beside the data: an export that has it there continues to use it.
 OLD_NAME: Final = "_MANIFEST.json"
 _OF_A_RUN: Final = f"{OWN}export-"
+_OF_A_DRAIN: Final = f"{OWN}drain-"
 _LOOKS: Final = 10
 VERSION: Final = 1
 RUNNING: Final = "running"
@@ -164,9 +172,42 @@ def note_of_run(before: Note, epoch: int) -> Note:
     """Return the note for a run that continues what is in `before`; `epoch`: of its session, 0 without one."""
     if not before.place.is_shared:
         return before
+    return before._replace(name=f"{_OF_A_RUN}{_number_after(before):08}-{epoch:020}-{secrets.token_hex(4)}.json")
+
+
+def _number_after(before: Note) -> int:
     is_of_run = before.name.startswith(_OF_A_RUN)
-    number = int(before.name.removeprefix(_OF_A_RUN).partition("-")[0]) + 1 if is_of_run else 1
-    return before._replace(name=f"{_OF_A_RUN}{number:08}-{epoch:020}-{secrets.token_hex(4)}.json")
+    return int(before.name.removeprefix(_OF_A_RUN).partition("-")[0]) + 1 if is_of_run else 1
+
+
+@contextmanager
+def only_session(before: Note, session: str) -> Iterator[None]:
+    """Give a context in which drains of no other session continue what is in `before`: see (4).
+
+    Raises:
+        UsageError: another one does, or may.
+    """
+    place = before.place
+    if not place.is_shared:
+        yield
+        return
+    number = f"{_OF_A_DRAIN}{_number_after(before):08}-"
+    own = f"{number}{sha256(session.encode()).hexdigest()[:16]}-"
+    mark = Note(place, f"{own}{secrets.token_hex(4)}")
+    try:
+        mark.replace(session.encode())
+        for name in place.own_names():
+            if name.startswith(number) and not name.startswith(own):
+                raise UsageError(
+                    f"another export is writing into {place}, or was killed when it began: it has left {name}. If none "
+                    "is running, delete that file"
+                )
+            if name.startswith(_OF_A_RUN) and (name > before.name or not before.name.startswith(_OF_A_RUN)):
+                raise UsageError(f"another export is writing into {place}")
+        yield
+    finally:
+        with suppress(OSError):
+            place.delete(mark.name)
 
 
 def is_overtaken(note: Note) -> bool:
@@ -177,10 +218,12 @@ def is_overtaken(note: Note) -> bool:
 def drop_earlier(note: Note, before: Note) -> None:
     """Delete the manifests of earlier runs, as far as that goes: that in `note` continues the one in `before`."""
     if note != before:
-        for name in {before.name, *_of_runs(note.place)}:
-            if name < note.name or not name.startswith(_OF_A_RUN):
-                with suppress(OSError):
-                    note.place.delete(name)
+        ends = {_OF_A_RUN: note.name, _OF_A_DRAIN: f"{_OF_A_DRAIN}{_number_after(before):08}"}
+        names = note.place.own_names()
+        earlier = {name for kind, end in ends.items() for name in names if name.startswith(kind) and name < end}
+        for name in earlier | {before.name}:
+            with suppress(OSError):
+                note.place.delete(name)
 
 
 def maybe_load(note: Note) -> Manifest | None:

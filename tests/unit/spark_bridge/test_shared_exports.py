@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def pause(work: Export, name: str, at: int, meanwhile: Callable[[], object], pat
     patch.setattr(work.place, name, paused)
 
 
-@pytest.mark.parametrize(("name", "at"), [("put", 1), ("replace", 1), ("replace", 2), ("replace", 3), ("put", 2)])
+@pytest.mark.parametrize(("name", "at"), [("put", 1), *(("replace", at) for at in range(1, 5)), ("put", 2)])
 def test_what_an_export_has_acknowledged_is_named_whatever_an_earlier_one_still_writes(
     bucket: Path, monkeypatch: pytest.MonkeyPatch, name: str, at: int
 ) -> None:
@@ -87,6 +87,60 @@ def test_what_an_export_has_acknowledged_is_named_whatever_an_earlier_one_still_
     assert export(broker, mode="drain").run().rows == 13
     assert sorted(numbers(bucket)) == list(range(13))
     assert len([each for each in names(bucket) if each.startswith("_manifest/")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [("own_names", 1), *(("replace", at) for at in range(1, 5)), *(("own_names", at) for at in range(2, 8))],
+)
+@pytest.mark.parametrize("other", ["orders", "others"])
+def test_no_drain_of_another_session_acknowledges_what_no_manifest_names(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, name: str, at: int, other: str
+) -> None:
+    """Two that begin at once do not fence each other: they have other consumers, or queues, or brokers."""
+    broker = ExportBroker()
+    broker.queue("orders", 6)
+    broker.queue("others", 3)
+    acknowledged: list[bytes] = []
+    broker.acked = acknowledged.extend
+    first = export(broker, mode="drain", consumer="first", max_file_bytes=1)
+    ended: list[str] = []
+
+    def another() -> None:
+        columns = ("offset", "body")
+        options = ExportOptions(other, URL, mode="drain", consumer="second", columns=columns)
+        with suppress(UsageError):
+            Export(broker, options, Watched()).run()
+            ended.append("second")
+
+    pause(first, name, at, another, monkeypatch)
+    with suppress(UsageError):
+        first.run()
+        ended.append("first")
+    assert sorted(numbers(bucket)) == sorted(int(body) for body in acknowledged)
+    assert ended
+    assert "drain-" not in "".join(names(bucket))
+
+
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_a_drain_that_was_killed_when_it_began_keeps_other_sessions_out(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, is_noted: bool
+) -> None:
+    broker = ExportBroker()
+    broker.queue("orders", 6)
+    first = export(broker, mode="drain", consumer="first")
+    monkeypatch.setattr(first.place, "delete", lambda name: None)
+    pause(first, "replace" if is_noted else "own_names", 3, lambda: 1 / 0, monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        first.run()
+    (left,) = (name for name in names(bucket) if "drain-" in name)
+    with pytest.raises(UsageError, match="consumer" if is_noted else f"has left {left}"):
+        export(broker, mode="drain", consumer="second").run()
+    assert export(broker, mode="drain", consumer="first").run().rows == 6
+    assert (left in names(bucket)) is not is_noted
+    if not is_noted:
+        assert export(broker, mode="drain", consumer="first").run().rows == 6
+        assert left not in names(bucket)
 
 
 def test_an_export_of_a_stream_that_another_one_has_overtaken_ends(
