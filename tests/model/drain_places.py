@@ -125,8 +125,8 @@ class Place:
     def fail(self, epoch: int, first: int, end: int) -> Failed:
         return self.call(lambda: self.drains.fail(self.drain(), epoch, first, end))
 
-    def delete(self, consumer: str = "c", *, discard: bool = False) -> None:
-        self.call(lambda: self.drains.delete(self.drain(consumer), "guest", discard=discard))
+    def delete(self, consumer: str = "c", *, discard: bool = False, epoch: int | None = None) -> None:
+        self.call(lambda: self.drains.delete(self.drain(consumer), "guest", discard=discard, epoch=epoch))
 
     def pass_time(self, seconds: float) -> float:
         """Let time pass in which nobody calls, and leases end; return when the next one may."""

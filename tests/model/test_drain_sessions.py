@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 import pytest
 import trio
 from durable_harness import DurableHarness
 from engine_harness import publish_frames
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import encode_table
@@ -72,9 +73,16 @@ def test_an_older_epoch_is_refused_everywhere() -> None:
         place.drains.mark(place.drain(), first.epoch)
     with pytest.raises(Fenced):
         place.release(first.epoch)
+    with pytest.raises(Fenced):
+        place.delete(epoch=first.epoch)
     assert place.claim(second.epoch, 0, 10) == (0, 10)
     with pytest.raises(Fenced):
         place.claim(second.epoch + 1, 0, 10)
+    with pytest.raises(Fenced):
+        place.call(lambda: place.drains.settle(place.drain(), [(0, 1)], REQUEUE, None, first.epoch))
+    assert place.call(lambda: place.drains.settle(place.drain(), [(0, 1)], REQUEUE, None, second.epoch)) == 1
+    assert place.claim(second.epoch, 10, 10, until=0) == (10, 10)
+    place.delete(epoch=second.epoch)
 
 
 def test_an_epoch_is_never_given_again_not_even_to_another_session_of_the_name() -> None:
@@ -330,6 +338,35 @@ def test_a_drain_with_claims_is_deleted_only_when_they_are_to_be_thrown_away() -
     with pytest.raises(NoDrain):
         place.delete()
     assert len(place.got()) == 5
+
+
+@pytest.mark.parametrize("name", ["settle", "delete"])
+def test_a_call_that_waits_for_its_turn_is_not_for_a_session_that_was_opened_meanwhile(name: str) -> None:
+    place = Place()
+    epoch, drain = place.open().epoch, place.drain()
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "settle": lambda: place.drains.settle(drain, [(0, 1)], REQUEUE, None),
+        "delete": lambda: place.drains.delete(drain, "guest", discard=True),
+    }
+
+    def opened_again() -> None:
+        if claims_name("q", "c") not in place.broker.vhost.queues:
+            place.desk.view.claims.declare(drain.vhost, "q", "c", "guest")
+
+    async def waits() -> None:
+        with pytest.raises(NoDrain, match="was deleted"):
+            await calls[name]()
+
+    async def all_of_them() -> None:
+        async with trio.open_nursery() as nursery, place.drains._turn(drain, epoch):
+            nursery.start_soon(partial(place.drains.delete, drain, "guest", discard=False, epoch=epoch))
+            await wait_all_tasks_blocked()
+            nursery.start_soon(waits)
+            await wait_all_tasks_blocked()
+            place.desk.between = opened_again
+
+    trio.run(all_of_them)
+    assert claims_name("q", "c") in place.broker.vhost.queues
 
 
 def test_calls_of_one_session_wait_for_each_other_but_not_for_ever() -> None:

@@ -289,7 +289,7 @@ class DrainSource(_Ranges):
         place = places.get(self.name)
         if place is None and session.first == session.end and session.coming_again(0, session.end):
             # Claims of an earlier reader were released: a new session cannot take them for the table's.
-            self._client.delete_drain(self.name, self._session_name)
+            self._client.delete_drain(self.name, self._session_name, session.epoch)
             session = self._session = self._client.open_drain(self.name, self._session_name, self._owner)
         begun = self._place_at(session.first)
         if place is None:

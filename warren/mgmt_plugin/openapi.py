@@ -14,7 +14,7 @@ from warren.mgmt_plugin.routes import Access, Call, Handlers, Route
 
 COMPONENTS: Final = "#/components/schemas/{name}"
 NUMBERS: Final = frozenset(
-    {"page", "page_size", "offset", "count", "scan_from", "truncate", "limit"}
+    {"page", "page_size", "offset", "count", "scan_from", "truncate", "limit", "epoch"}
     | {f"{prefix}_{end}" for prefix in ("lengths", "msg_rates", "data_rates", "node_stats") for end in ("age", "incr")}
 )
 FLAGS: Final = frozenset(

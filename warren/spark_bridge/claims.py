@@ -7,6 +7,8 @@
    repeated decides again, and the last decision counts; a batch that never finishes has decided nothing. So each
    decision is carried out exactly once with its batch.
 2. A message without a decision is acknowledged. A message that is already acknowledged can no longer be settled.
+3. A task settles claims of the session that it has found first: if that is deleted and opened again meanwhile, or
+   another query opens it, the task fails, and the claims of others stay as they are.
 """
 
 from __future__ import annotations
@@ -69,19 +71,31 @@ class Claims:
         check_key(frame.columns)
         self.settle_rows(frame.select(*KEY).toArrow(), how, delay_ms)
 
-    def settle_rows(self, rows: pa.Table | pa.RecordBatch, how: str, delay_ms: int | None = None) -> None:
-        """Settle the messages that columns `queue` and `offset` name."""
+    def settle_rows(
+        self,
+        rows: pa.Table | pa.RecordBatch,
+        how: str,
+        delay_ms: int | None = None,
+        found: dict[str, tuple[str, int]] | None = None,
+    ) -> None:
+        """Settle the messages that columns `queue` and `offset` name.
+
+        `found`: the sessions of earlier rows, id and epoch by queue: it must still be these, and new ones are added.
+        """
         if not rows.num_rows:
             return
+        found = {} if found is None else found
         queues, offsets = rows.column("queue"), rows.column("offset")
         with self._connection.client() as client:
             for queue in pc.unique(queues).to_pylist():
                 ranges = _ranges(offsets.filter(pc.equal(queues, queue)).to_numpy())
-                claims = str(client.drain(queue, self._name)["claims"])
-                id = client.describe(claims).id
+                if queue not in found:
+                    session = client.drain(queue, self._name)
+                    found[queue] = client.describe(str(session["claims"])).id, int(session["epoch"])
+                id, epoch = found[queue]
                 for first in range(0, len(ranges), RANGES_MAX):
                     wanted = ranges[first : first + RANGES_MAX]
-                    client.settle(queue, self._name, id, wanted, how, delay_ms=delay_ms)
+                    client.settle(queue, self._name, id, wanted, how, delay_ms=delay_ms, epoch=epoch)
 
     def without(self, frame: DataFrame, condition: Column) -> DataFrame:
         """Return `frame` without the rows for which `condition` holds: these are dead-lettered when it is evaluated."""
@@ -89,16 +103,21 @@ class Claims:
         from pyspark.sql.pandas.functions import arrow_udf  # which needs no pandas
 
         def kept(columns: Iterator[tuple[pa.Array, pa.Array, pa.Array]]) -> Iterator[pa.Array]:
-            for queues, offsets, is_bad in columns:
-                rows = pa.RecordBatch.from_arrays([queues, offsets], names=list(KEY))
-                self.settle_rows(rows.filter(is_bad), DEAD_LETTER)
-                yield pc.invert(is_bad)
+            return self.settled(columns)
 
         check_key(frame.columns)
         # Not deterministic, as far as Spark is concerned: it stays where it is in the plan.
         make: Any = arrow_udf
         settle = make(kept, "boolean").asNondeterministic()
         return frame.where(settle(*KEY, F.coalesce(condition, F.lit(False))))
+
+    def settled(self, columns: Iterator[tuple[pa.Array, pa.Array, pa.Array]]) -> Iterator[pa.Array]:
+        """Dead-letter rows in a task, given by queue, offset and a flag; yield which rows are left."""
+        found: dict[str, tuple[str, int]] = {}
+        for queues, offsets, is_bad in columns:
+            rows = pa.RecordBatch.from_arrays([queues, offsets], names=list(KEY))
+            self.settle_rows(rows.filter(is_bad), DEAD_LETTER, found=found)
+            yield pc.invert(is_bad)
 
 
 def check_key(columns: list[str]) -> None:

@@ -584,12 +584,18 @@ class BrokerClient(ApiConnection):
         how: str,
         *,
         delay_ms: int | None = None,
+        epoch: int | None = None,
     ) -> None:
         """Decide how claims are settled once they are acknowledged: `how` is ack, dead_letter or requeue.
 
-        `id`: of the queue of the claims. `delay_ms`: of requeue, None: the queue's own delay.
+        `id`: of the queue of the claims. `delay_ms`: of requeue, None: the queue's own delay. `epoch` None: any.
+
+        Raises:
+            AnotherQueue: the session was deleted, and opened again. Fenced: another reader has opened it.
         """
         body: Object = {"id": id, "ranges": list(ranges), "how": how, "delay_ms": delay_ms}
+        if epoch is not None:
+            body["epoch"] = epoch
         self._object("POST", ("warren", "drains", self.vhost, queue, name, "settle"), body)
 
     def fail(self, queue: str, name: str, epoch: int, first: int, end: int) -> Failed:
@@ -613,10 +619,14 @@ class BrokerClient(ApiConnection):
         """Return one session, as the broker describes it."""
         return self._object("GET", ("warren", "drains", self.vhost, queue, name))
 
-    def delete_drain(self, queue: str, name: str) -> None:
-        """Forget a session without claims; it need not exist any longer."""
+    def delete_drain(self, queue: str, name: str, epoch: int) -> None:
+        """Forget a session without claims; it need not exist any longer.
+
+        Raises:
+            Fenced: another reader has opened it.
+        """
         try:
-            self._send("DELETE", ("warren", "drains", self.vhost, queue, name))
+            self._send("DELETE", ("warren", "drains", self.vhost, queue, name), query={"epoch": str(epoch)})
         except NotFound:
             pass
 

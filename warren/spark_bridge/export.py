@@ -571,7 +571,7 @@ class Export:
             self._commit()
             position = after.positions[name]
         self._commit()
-        client.delete_drain(name, consumer)
+        client.delete_drain(name, consumer, session.epoch)
 
     # --- rows ----------------------------------------------------------------------------------------------------
 

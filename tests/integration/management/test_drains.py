@@ -193,7 +193,9 @@ def test_operators_see_sessions_and_release_and_delete_them(place: Place, amqp: 
     assert place.api.post(f"{session.path}/release", {}).json == {"released": 4}
     assert session.ask("claim", after=4, max_rows=1).refusal[:2] == (409, "fenced")
     assert drained(channel, "q/1") == [(body, False) for body in bodies[4:]] + [(body, True) for body in bodies[:4]]
-    assert place.api.delete(session.path) == 204
+    assert place.api.ask("DELETE", f"{session.path}?epoch={session.epoch}").refusal[:2] == (409, "fenced")
+    assert place.api.ask("DELETE", f"{session.path}?epoch=x").status == 400
+    assert place.api.delete(f"{session.path}?epoch={session.epoch + 1}") == 204
     assert place.api.ask("GET", session.path).refusal[:2] == (404, "no_drain")
     assert session.ask("claim", after=4, max_rows=1).refusal[:2] == (404, "no_drain")
     assert place.api.get(f"/warren/drains/{place.v}") == []
@@ -466,6 +468,8 @@ def test_a_queue_without_dead_letter_exchange_says_so_before_anything_is_lost(pl
     assert settle(session, "ack", (1, 0)).status == 400
     assert settle(session, "ack", (0, 1), delay_ms=1).status == 400
     assert settle(session, "ack", (0, 1), id="another").refusal[:2] == (409, "another_queue")
+    assert settle(session, "ack", (0, 1), epoch=session.epoch - 1).refusal[:2] == (409, "fenced")
+    assert settle(session, "ack", (0, 1), epoch=session.epoch).json == {"settled": 0}
 
 
 def test_what_a_reader_puts_back_is_counted_delayed_and_given_up(place: Place, amqp: Connect) -> None:

@@ -563,7 +563,7 @@ def test_what_was_made_before_another_program_added_a_column_is_made_again(table
 def test_a_session_that_a_restored_broker_lacks_ends_it(broker: ExportBroker, tables: MemoryTables) -> None:
     broker.queue("orders", 4)
     run(follower(broker, tables, drain=True))
-    broker.delete_drain("orders", "lake")
+    broker.delete_drain("orders", "lake", 1)
     queue = broker.queue("orders", 6)  # the backup has the messages that the table has
     with pytest.raises(DataLoss, match=r"session 'lake' of 'orders', read up to 4, is another one .* restored"):
         follower(broker, tables, drain=True)

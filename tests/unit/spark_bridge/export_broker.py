@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from warren.amqp.publishes import PublishScan, scan_publishes
-from warren.spark_bridge.bridge_errors import NoSnapshot, Refused
+from warren.spark_bridge.bridge_errors import NoDrain, NoSnapshot, Refused
 from warren.spark_bridge.control import Committed, DrainSession, Snapshot
 
 from .broker_in_memory import MemoryBroker
@@ -108,7 +109,9 @@ class ExportBroker(MemoryBroker):
         self.acked([sent.body for sent in claims.messages if sent.offset < after])
         return super().claim(queue, name, epoch, after, max_rows, **limits)
 
-    def delete_drain(self, queue: str, name: str) -> None:
+    def delete_drain(self, queue: str, name: str, epoch: int) -> None:
+        with suppress(NoDrain):
+            self._claims(queue, name, epoch)
         drain = self.sessions.pop(f"amq.drain/{queue}/{name}", None)
         if drain is not None:
             assert not drain.claims.messages, "a session with claims is not deleted"

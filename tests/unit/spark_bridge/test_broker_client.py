@@ -116,8 +116,8 @@ def test_drains_are_opened_claimed_marked_and_released(broker: FakeBroker, clien
     assert client.release("q", "c", 2) == 2
     assert client.drains() == [{"name": "c"}]
     assert client.drain("q", "c") == {"name": "c"}
-    client.delete_drain("q", "c")
-    client.delete_drain("q", "c")
+    client.delete_drain("q", "c", 2)
+    client.delete_drain("q", "c", 2)
     assert [asked.path.removeprefix("/api/warren/drains/a%2Fb") for asked in broker.asked[:6]] == [
         "/q/c/open",
         "/q/c/claim",

@@ -578,7 +578,7 @@ def test_claims_that_went_elsewhere_are_told(broker: ExportBroker, tmp_path: Pat
     """An old copy of the directory must not continue as if nothing had happened since."""
     queue = broker.queue("orders", 6)
     options: dict[str, Any] = {"mode": "drain", "consumer": "c", "max_file_bytes": 100}
-    broker.delete_drain = lambda queue, name: None  # type: ignore[method-assign]
+    broker.delete_drain = lambda queue, name, epoch: None  # type: ignore[method-assign]
     run(broker, tmp_path / "one", **options)
     queue.add(2)
     queue.messages = [sent._replace(offset=queue.first + n) for n, sent in enumerate(queue.messages)]

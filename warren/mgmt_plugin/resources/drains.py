@@ -17,6 +17,7 @@ from warren.engine_view.engine_view import EngineView
 from warren.engine_view.permissions import READ
 from warren.engine_view.refs import QueueRef
 from warren.mgmt_plugin.http.json_pieces import Rows
+from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
@@ -101,13 +102,15 @@ class Epoch(msgspec.Struct, forbid_unknown_fields=True):
 class Settling(msgspec.Struct, forbid_unknown_fields=True):
     """How single claims are settled when they are acknowledged: ranges from one offset to another, and the way.
 
-    `id`: of the claim queue, as for the data port. `delay_ms`: of requeue; None: the queue's own delay.
+    `id`: of the claim queue, as for the data port. `delay_ms`: of requeue; None: the queue's own delay. `epoch` None:
+    any.
     """
 
     id: str
     ranges: list[tuple[int, int]]
     how: str
     delay_ms: int | None = None
+    epoch: int | None = None
 
 
 class Failing(msgspec.Struct, forbid_unknown_fields=True):
@@ -264,7 +267,8 @@ class DrainHandlers(Handlers):
             if identifier != incarnation_of(self._view, claims):
                 raise HttpError(409, "another_queue", "the session was deleted and created again")
             check_path(self._view, claims, known, max((end for _, end in order.ranges), default=0))
-            return {"settled": await self._drains.settle(drain, order.ranges, order.how, order.delay_ms)}
+            count = await self._drains.settle(drain, order.ranges, order.how, order.delay_ms, order.epoch)
+            return {"settled": count}
         except DrainError as error:
             raise _refused(error) from None
 
@@ -308,7 +312,11 @@ class DrainHandlers(Handlers):
         if discards:
             _check_operator(call)
         try:
-            await self._drains.delete(drain, call.operator.name, discard=discards)
+            epoch = integer(call.query["epoch"]) if "epoch" in call.query else None
+        except ValueError:
+            raise bad_request("epoch must be a number") from None
+        try:
+            await self._drains.delete(drain, call.operator.name, discard=discards, epoch=epoch)
         except DrainError as error:
             raise _refused(error) from None
 
@@ -329,5 +337,5 @@ class DrainHandlers(Handlers):
         Route("POST", f"{_S}/fail", Access.CLIENT, fail, "Count a failure with claims that are read again", Failing),
         Route("POST", f"{_S}/mark", Access.CLIENT, mark, "A mark of where the queue ends now", Epoch),
         Route("POST", f"{_S}/release", Access.CLIENT, release, "Release all claims", Releasing),
-        Route("DELETE", _S, Access.CLIENT, delete_drain, "Forget a drain", query=("discard",)),
+        Route("DELETE", _S, Access.CLIENT, delete_drain, "Forget a drain", query=("discard", "epoch")),
     )

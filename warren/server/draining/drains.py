@@ -301,17 +301,24 @@ class Drains:
             queue = self._view.queues.maybe(drain.vhost, drain.queue)
             return 0 if queue is None else self._view.browsing.mark(queue)
 
-    async def settle(self, drain: Drain, ranges: list[tuple[int, int]], kind: str, delay_ms: int | None) -> int:
+    async def settle(
+        self,
+        drain: Drain,
+        ranges: list[tuple[int, int]],
+        kind: str,
+        delay_ms: int | None,
+        epoch: int | None = None,
+    ) -> int:
         """Note what happens to claims when they are acknowledged; return how many claims have such a note now.
 
-        `kind`: of ``claim_verdicts``; `delay_ms`: of `REQUEUE`. Messages that are no longer claimed are skipped.
+        `kind`: of ``claim_verdicts``; `delay_ms`: of `REQUEUE`; `epoch` None: any. Messages that are no longer claimed
+        are skipped.
 
         Raises:
-            DrainError: `NoDrain`, `NotClaimed`, `NoDeadLetters`, `NoQueue`, `TooMany`, `Busy`.
+            DrainError: `NoDrain`, `Fenced`, `NotClaimed`, `NoDeadLetters`, `NoQueue`, `TooMany`, `Busy`.
         """
         self._check_restored(drain.vhost)
-        self.claims_of(drain)
-        async with self._turn(drain, None):
+        async with self._turn(drain, epoch):
             claims = self.claims_of(drain)
             first, end = await self._first(claims), self._synced_end(claims)
             if any(behind > end for _, behind in ranges):
@@ -404,15 +411,14 @@ class Drains:
             await self._management.messages.deleted()
             return count
 
-    async def delete(self, drain: Drain, by: str, *, discard: bool) -> None:
-        """Forget a session; with `discard`, its claims are lost as well.
+    async def delete(self, drain: Drain, by: str, *, discard: bool, epoch: int | None = None) -> None:
+        """Forget a session; with `discard`, its claims are lost as well. `epoch` None: any.
 
         Raises:
-            DrainError: `NoDrain`, `StillClaimed`, `Busy`.
+            DrainError: `NoDrain`, `Fenced`, `StillClaimed`, `Busy`.
         """
         self._check_restored(drain.vhost)
-        self.claims_of(drain)
-        async with self._turn(drain, None, by_reader=False):
+        async with self._turn(drain, epoch, by_reader=False):
             claims = self.claims_of(drain)
             claimed = self._view.claims.row(claims).messages
             if claimed and not discard:
@@ -623,13 +629,16 @@ class Drains:
 
     @asynccontextmanager
     async def _turn(self, drain: Drain, epoch: int | None, *, by_reader: bool = True) -> AsyncIterator[None]:
-        """Hold the session exclusively."""
+        """Hold the session exclusively; it was not deleted, and opened again, since the caller asked."""
+        asked = self.claims_of(drain)
         with self._under_way(drain.vhost, drain.claims_name, by_reader=by_reader) as presence:
             with trio.move_on_after(TURN_S) as waiting:
                 await presence.turn.acquire()
             if waiting.cancelled_caught:
                 raise Busy("another request for this drain is in progress")
             try:
+                if self._view.queues.is_gone(asked):
+                    raise NoDrain(f"drain '{drain.consumer}' of queue '{drain.queue}' was deleted")
                 if epoch is not None:
                     self._check(drain, epoch)
                 yield
