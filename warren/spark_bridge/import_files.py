@@ -13,7 +13,8 @@
 3. Messages of files without a column ``delivery_mode`` are persistent: a restart of the broker would lose transient
    ones from durable queues. A ``delivery_mode`` in a file wins, and so does ``without`` this property.
 4. Counts are compared: rows read, messages that the broker says it published, rows that the manifest of an export has.
-5. Only one import on this machine works with a state at a time.
+5. Only one import on this machine works with a state at a time. In an object store a state is begun once: of imports
+   that begin at once on several machines at most one continues, before anything is published.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from warren.spark_bridge import manifest
 from warren.spark_bridge.bridge_errors import BridgeError, Refused, UsageError
 from warren.spark_bridge.control import BrokerClient, Committed
 from warren.spark_bridge.frames import PART_BYTES_MOST, bounds_of, content_of, encode_publishes, too_large
-from warren.spark_bridge.places import OWN, Directory, Note, note_at, place_of
+from warren.spark_bridge.places import OWN, Directory, Note, marked, note_at, place_of
 from warren.spark_bridge.properties import encode_properties
 from warren.spark_bridge.schema import PROPERTY_COLUMNS, arrow_type
 from warren.spark_bridge.table_files import DELTA, crc_of
@@ -153,6 +154,7 @@ class Import:
         self._lacks_delivery_mode = _DELIVERY_MODE in self._wanted and (
             self._export is None or _DELIVERY_MODE not in (self._export.settings["columns"] or ())
         )
+        self._is_noted = False  # whether there is a state
         self._sources = [] if self._delta is not None else self._files()
 
     def _noted(self, name: str) -> Note:
@@ -206,8 +208,8 @@ class Import:
         if state.pending == _ENDING:
             self._end(state)
         batch = state.batch
-        if self._note.maybe_content() is None:
-            state.save(self._note)
+        if not self._is_noted:
+            self._begin(state)
         # A Delta table is read as it was when the import began, whatever was added since.
         known = None if self._export is None or self._delta is not None else self._export.rows
         self._watcher.planned(max(0, (known or 0) - state.rows), 0)
@@ -236,6 +238,17 @@ class Import:
             self._end(state)
         return state
 
+    def _begin(self, state: ImportState) -> None:
+        """Write the first state: its query is the only one by which this source is published to this target."""
+        place, refusal = self._note.place, f"another import is publishing what is in {self.place} to the same target"
+        if not place.is_shared:
+            state.save(self._note)
+            return
+        with marked(place, f"{self._note.name.removesuffix('.json')}-begins-", secrets.token_hex(4), refusal):
+            if self._note.maybe_content() is not None:
+                raise UsageError(refusal)
+            state.save(self._note)
+
     def _end(self, state: ImportState) -> None:
         """End the import: an empty commit follows, so that the broker forgets it some time."""
         state.pending = _ENDING
@@ -252,6 +265,7 @@ class Import:
             [source.path.as_posix(), self._size_of(source.path.as_posix())] for source in self._sources
         ]
         content = self._note.maybe_content()
+        self._is_noted = content is not None
         if content is None:
             return ImportState(f"import-{secrets.token_hex(8)}", self._target, files)
         try:

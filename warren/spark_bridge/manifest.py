@@ -25,8 +25,8 @@
 
     _manifest/drain-NUMBER-SESSION-RUN
 
-   before it looks for those of others, and ends if there is one, or a later manifest. Stores list what was written: so
-   of two that begin at once at least one sees the other. Then nothing was acknowledged yet.
+   before it looks for those of others, and ends if there is one, or a later manifest (`places.marked`). Nothing was
+   acknowledged until then.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from typing import Any, Final
 
 from warren.spark_bridge.bridge_errors import UsageError
 from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position, document, positions_of
-from warren.spark_bridge.places import OWN, Note, Place
+from warren.spark_bridge.places import OWN, Note, Place, marked
 
 NAME: Final = "_manifest/export.json"
 # The former name, from when it lay beside the data: an export that has it there continues to use it.
@@ -191,23 +191,12 @@ def only_session(before: Note, session: str) -> Iterator[None]:
     if not place.is_shared:
         yield
         return
-    number = f"{_OF_A_DRAIN}{_number_after(before):08}-"
-    own = f"{number}{sha256(session.encode()).hexdigest()[:16]}-"
-    mark = Note(place, f"{own}{secrets.token_hex(4)}")
-    try:
-        mark.replace(session.encode())
-        for name in place.own_names():
-            if name.startswith(number) and not name.startswith(own):
-                raise UsageError(
-                    f"another export is writing into {place}, or was killed when it began: it has left {name}. If none "
-                    "is running, delete that file"
-                )
-            if name.startswith(_OF_A_RUN) and (name > before.name or not before.name.startswith(_OF_A_RUN)):
-                raise UsageError(f"another export is writing into {place}")
+    owner, refusal = sha256(session.encode()).hexdigest()[:16], f"another export is writing into {place}"
+    with marked(place, f"{_OF_A_DRAIN}{_number_after(before):08}-", owner, refusal) as names:
+        is_of_run = before.name.startswith(_OF_A_RUN)
+        if any(name.startswith(_OF_A_RUN) and (name > before.name or not is_of_run) for name in names):
+            raise UsageError(refusal)
         yield
-    finally:
-        with suppress(OSError):
-            place.delete(mark.name)
 
 
 def is_overtaken(note: Note) -> bool:

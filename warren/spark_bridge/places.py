@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -64,6 +65,31 @@ class Note(NamedTuple):
 def note_at(path: Path) -> Note:
     """Return the note that is a file on this machine."""
     return Note(Directory(path.parent), path.name)
+
+
+@contextmanager
+def marked(place: Place, prefix: str, owner: str, refusal: str) -> Iterator[list[str]]:
+    """Mark a beginning by `owner` where other machines may begin it, too; yield the names of the package's files then.
+
+    A store lists what was written: so of two that begin at once at least one sees the other's mark.
+
+    Raises:
+        UsageError: with `refusal`, there is a mark of another owner.
+    """
+    own = f"{prefix}{owner}-"
+    mark = Note(place, f"{own}{secrets.token_hex(4)}")
+    try:
+        mark.replace(b"{}")
+        names = place.own_names()
+        for name in names:
+            if name.startswith(prefix) and not name.startswith(own):
+                raise UsageError(
+                    f"{refusal}, or was killed when it began: it has left {name}. If none is running, delete that file"
+                )
+        yield names
+    finally:
+        with suppress(OSError):
+            place.delete(mark.name)
 
 
 class PlaceError(BridgeError, OSError):

@@ -19,7 +19,8 @@ from pyarrow import fs
 from warren.spark_bridge import export_targets, manifest, table_files
 from warren.spark_bridge.bridge_errors import BridgeError, NoDrain, UsageError
 from warren.spark_bridge.export import Export, ExportOptions
-from warren.spark_bridge.places import ObjectPrefix, place_of
+from warren.spark_bridge.import_files import Import, ImportOptions
+from warren.spark_bridge.places import Note, ObjectPrefix, place_of
 from warren.spark_bridge.table_files import ARROW, CSV, JSON, PARQUET, TableFile
 
 from .export_broker import ExportBroker, Watched
@@ -55,7 +56,9 @@ def names(bucket: Path) -> list[str]:
     return sorted(path.relative_to(bucket).as_posix() for path in bucket.rglob("*") if path.is_file())
 
 
-def pause(work: Export, name: str, at: int, meanwhile: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
+def pause(
+    work: Export | Import, name: str, at: int, meanwhile: Callable[[], object], patch: pytest.MonkeyPatch
+) -> None:
     """Have something happen before the call number `at` that `work` makes of its place."""
     call, count = getattr(work.place, name), itertools.count(1)
 
@@ -155,6 +158,32 @@ def test_an_export_of_a_stream_that_another_one_has_overtaken_ends(
         first.run()
     assert numbers(bucket) == list(range(9))
     assert len(names(bucket)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "at"), [*(("maybe_content", at) for at in range(1, 8)), ("own_names", 2), ("replace", 1), ("replace", 2)]
+)
+def test_imports_that_begin_at_once_publish_once(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, name: str, at: int
+) -> None:
+    """On several machines: a state in the prefix is begun by one of them."""
+    monkeypatch.setattr(Note, "only_one", lambda note, refusal: nullcontext())
+    broker = ExportBroker()
+    broker.stream("orders", 6)
+    export(broker, end="6").run()
+    options = ImportOptions(URL, exchange="", routing_key="q")
+    first = Import(broker, options, Watched())
+
+    def another() -> None:
+        with suppress(UsageError):
+            Import(broker, options, Watched()).run()
+
+    pause(first, name, at, another, monkeypatch)
+    with suppress(UsageError):
+        first.run()
+    state = Import(broker, options, Watched()).run()
+    assert (len(broker.published), state.rows, state.published) == (6, 6, 6)
+    assert not any("begins" in each for each in names(bucket))
 
 
 def test_a_manifest_of_an_earlier_version_is_continued_and_replaced(bucket: Path) -> None:
