@@ -220,9 +220,10 @@ class DispositionRun(Job):
                 if session.ledger.is_outstanding(tag):
                     session.acknowledge(tag, False)
                 continue
-            delivery = session.ledger.maybe_take(tag)
+            delivery = session.ledger.find(tag)
             if delivery is not None:
                 rewritten = bool(self._annotations) and annotate(delivery, self._annotations)
+                session.ledger.maybe_take(tag)  # not before: it is unanswered if that fails
                 self._returning.put_back(
                     delivery,
                     steps,

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from amqp10_harness import amqp10_client
 from engine_harness import Client, Harness, basic_consume, bodies, body_of, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.declarations import QueueDeclaration
+from warren.amqp10 import dispositions
+from warren.amqp10.performatives import MODIFIED
+from warren.amqp10.values import Symbol
 from warren.channels.ending import close_broken
 from warren.msgstore.log.message import Message
 from warren.queues import queue as queue_module
@@ -40,7 +44,7 @@ class Everything(Selection):
         return True
 
 
-def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[int]:
+def fail_once(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[int]:
     """Have the next call of a method fail; return a list with the number of calls that will."""
     real = getattr(owner, name)
     left = [1]
@@ -208,6 +212,22 @@ def test_a_delivery_that_could_not_be_held_stays_unanswered(monkeypatch: pytest.
     queue = harness.queue("q")
     assert (queue.unacked_count, queue.ready_count) == (0, 0)
     harness.pass_time(61)
+    assert bodies(client, "q") == [b"1"]
+    harness.check()
+
+
+def test_a_delivery_that_could_not_be_annotated_stays_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness, client = declared({})
+    publish(client, 1)
+    receiver = amqp10_client(harness)
+    receiver.receiver(0, "/queues/q")
+    receiver.credit(0, 1)
+    fail_once(monkeypatch, dispositions, "store_again")
+    with pytest.raises(MemoryError):
+        receiver.settle(0, 0, MODIFIED, fields=[True, False, {Symbol("x-a"): "b"}])
+    close_broken(receiver.peer)
+    harness.settle()
+    harness.pass_time(REST_MS / 1000)
     assert bodies(client, "q") == [b"1"]
     harness.check()
 
