@@ -75,11 +75,14 @@ class Published(NamedTuple):
 
 
 class Publish:
-    """A message to be published and confirmed. `properties`: as `BasicProperties.encode` returns them."""
+    """A message to be published and confirmed. `properties`: as `BasicProperties.encode` returns them.
 
-    def __init__(self, exchange: str, routing_key: str, properties: bytes, body: bytes) -> None:
+    `body`: its parts.
+    """
+
+    def __init__(self, exchange: str, routing_key: str, properties: bytes, *body: bytes) -> None:
         self.prepared = PreparedPublish(exchange, routing_key, properties, mandatory=True)
-        self.body = body
+        self.body = list(body)
 
 
 class StagedPublishes:
@@ -266,7 +269,7 @@ class DirectSession(Session):
         if self.confirms is None:
             self.confirms = DirectConfirms(self.peer, syncs=self.sync_confirms)
         self.peer.is_returned = False
-        publish.prepared.publish(self, publish.body)
+        publish.prepared.publish_parts(self, publish.body)
         return True
 
     def _publish_staged(self, staged: StagedPublishes) -> bool:

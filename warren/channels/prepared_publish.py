@@ -1,6 +1,7 @@
 """A publish of a protocol whose messages are not frames: the parts shared by all messages with the same head.
 
 The publishing session keeps it by the bytes of the head: so each head is routed and its properties encoded only once.
+A large body is not copied: its parts are pieces of the message.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from warren.amqp.methods import BASIC_CLASS_ID, FRAME_BODY, FRAME_END, FRAME_HEA
 from warren.channels.route_cache import Route
 from warren.channels.session import Session
 from warren.msgstore.log.message import HEADER_AT, write_frame_head
+from warren.queues.content_frames import LARGE_MIN_BYTES
 
 NUMBER: Final = 1  # of the only session of most such peers, as a channel has one
 PROPERTIES_AT: Final = 12  # in a content header payload: flag word and values
+_END: Final = bytes([FRAME_END])
 
 
 class PreparedPublish:
@@ -37,7 +40,7 @@ class PreparedPublish:
         write_i32_be(out, BASIC_CLASS_ID << 16)  # and a weight of 0
         self.arguments = published[HEADER_AT + 4 : -1]  # of basic.publish
         self.head = out.getvalue()  # of the content header frame, up to the body size
-        self.tail = properties + bytes([FRAME_END])  # after the properties, the end of the frame
+        self.tail = properties + _END  # after the properties, the end of the frame
         self.route: Route | None = None
         self.version: i64 = -1  # of the topology, when the route was found
 
@@ -62,8 +65,11 @@ class PreparedPublish:
         Raises:
             AmqpError: it may not be published.
         """
-        session.route = self.find_route(session)
         size: i64 = len(body)
+        if size >= LARGE_MIN_BYTES:
+            self.publish_parts(session, [body])
+            return
+        session.route = self.find_route(session)
         out = BytesWriter()
         out.write(self.head)
         write_i64_be(out, size)
@@ -78,3 +84,22 @@ class PreparedPublish:
                 largest = size + FRAME_OVERHEAD_BYTES
         content = out.getvalue()
         session.complete(content, None, content, 0, header_end, size, largest)
+
+    def publish_parts(self, session: Session, parts: list[bytes]) -> None:
+        """Publish a body that consists of `parts`, as `publish` does. They are not copied if it is large."""
+        size: i64 = 0
+        for part in parts:
+            size += len(part)
+        if size < LARGE_MIN_BYTES:
+            self.publish(session, b"".join(parts))
+            return
+        session.route = self.find_route(session)
+        out = BytesWriter()
+        out.write(self.head)
+        write_i64_be(out, size)
+        out.write(self.tail)
+        header = out.getvalue()
+        out.truncate(0)
+        write_frame_head(out, FRAME_BODY, self._number, size)
+        pieces = [header, out.getvalue(), *parts, _END]
+        session.complete(b"", pieces, header, 0, len(header), size, size + FRAME_OVERHEAD_BYTES)

@@ -111,14 +111,14 @@ class DirectClient:
         answer = await self.call(m.BasicGet(0, queue, no_ack))
         return answer if isinstance(answer, Got) else None
 
-    async def publish(self, exchange: str, routing_key: str, properties: BasicProperties, body: bytes) -> Published:
-        """Publish one message with a confirm and return the result.
+    async def publish(self, exchange: str, routing_key: str, properties: BasicProperties, *body: bytes) -> Published:
+        """Publish one message with a confirm and return the result. `body`: its parts.
 
         Raises:
             ChannelException, ConnectionException: the broker refused it.
         """
         _check_texts((exchange, routing_key))
-        self.session.command(Publish(exchange, routing_key, properties.encode(), body))
+        self.session.command(Publish(exchange, routing_key, properties.encode(), *body))
         self._settle()
         published: Published = await self.reply()
         return published

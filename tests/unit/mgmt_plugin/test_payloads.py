@@ -21,23 +21,25 @@ from warren.server.json_parts import TEXT_BYTES
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 7, 8, 9, 100, 1000])
-def test_a_large_body_is_the_same_in_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "_DECODED_AT_ONCE", 8)
+def test_a_large_body_is_the_same_in_pieces(size: int) -> None:
     body = random.Random(size).randbytes(size)
-    assert trio.run(decode_payload, base64.b64encode(body).decode(), "base64") == body
+    text = base64.b64encode(body).decode()
+    for part in (1, 3, 8, 1 << 10):
+        texts = [text[at : at + part] for at in range(0, len(text), part)]
+        assert b"".join(trio.run(decode_payload, texts, "base64")) == body
 
 
 @pytest.mark.parametrize(
     "text", ["A", "AAA", "AA=A", "AA==AAAA", "AAAAAAA=AAAA", "A===", "====", "AAA*", "\u00e9\u00e9\u00e9\u00e9"]
 )
-def test_what_is_not_base64_as_a_whole_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "_DECODED_AT_ONCE", 4)
-    with pytest.raises(HttpError, match="not_base64"):
-        trio.run(decode_payload, text, "base64")
+def test_what_is_not_base64_as_a_whole_is_refused(text: str) -> None:
+    for texts in ([text], [text[:4], text[4:]], list(text)):
+        with pytest.raises(HttpError, match="not_base64"):
+            trio.run(decode_payload, texts, "base64")
 
 
 def test_text_is_taken_as_it_is() -> None:
-    assert trio.run(decode_payload, "caf\u00e9", "string") == "caf\u00e9".encode()
+    assert trio.run(decode_payload, ["caf\u00e9"], "string") == ["caf\u00e9".encode()]
 
 
 def encoded(parts: list[bytes], wanted: str = "auto", *, whole: bool = True) -> tuple[str, str]:
@@ -91,7 +93,7 @@ def test_a_large_body_becomes_text_piece_by_piece() -> None:
 
 
 def published(body: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[bytes, int]:
-    """Return the body of the message that JSON asks to be published, and the most that was decoded at once."""
+    """Return the body of the message that JSON asks to be published, and the most that was in one piece."""
     decode = msgspec.json.decode
     sizes: list[int] = []
 
@@ -108,7 +110,7 @@ def published(body: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[bytes, int]
         patch.setattr(msgspec.json, "decode", counted)
         wanted, found = trio.run(messages._read_publish, call)
     assert (wanted.routing_key, wanted.properties) == ("k", json.loads(body)["properties"])
-    return found, max(sizes)
+    return b"".join(found), max(*sizes, *map(len, found))
 
 
 @pytest.mark.parametrize("payload", ["\n" * (1 << 20), "\u00e9\U0001f600" * (1 << 18), "a" * (3 << 20)])

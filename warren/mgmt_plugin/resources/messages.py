@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from codecs import getincrementaldecoder
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -43,7 +42,6 @@ PUBLISH: Final = BodyLimits(BODY_BYTES_MAX, ORDINARY.values)
 GOT_BYTES_MAX: Final = 64 << 20
 _MESSAGE_BYTES: Final = 1024  # memory of a message in addition to its body, roughly
 _ENCODED_AT_ONCE: Final = 32 << 10
-_DECODED_AT_ONCE: Final = 1 << 19  # characters of base64, four to a group
 ALIVENESS_QUEUE: Final = "aliveness-test"
 ALIVENESS_BODY: Final = b"test_message"
 
@@ -67,31 +65,41 @@ class Get(msgspec.Struct):
     requeue: bool | None = None  # RabbitMQ's field from before ack modes
 
 
-async def decode_payload(payload: str, encoding: str) -> bytes:
-    """Return the bytes of a body, giving way between pieces of a large one.
+async def decode_payload(texts: Iterable[str], encoding: str) -> list[bytes]:
+    """Return the parts of a body, decoded from those of its text; give way between them.
 
     Raises:
         HttpError: 400.
     """
-    if encoding == "string":
-        return payload.encode("utf-8", "surrogatepass")
-    if encoding == "base64":
-        # Padding ends the text; inside it, it would end a piece of it unseen.
-        if 0 <= payload.find("=") < len(payload.rstrip("=")) or len(payload) % 4:
-            raise bad_request(["not_base64", payload[:100]])
-        pieces: list[bytes] = []
-        for at in range(0, len(payload), _DECODED_AT_ONCE):
+    if encoding not in ("string", "base64"):
+        raise bad_request(["unsupported_encoding", encoding])
+    parts: list[bytes] = []
+    beginning = rest = ""
+    is_padded = False  # nothing may follow
+    for text in texts:
+        if encoding == "string":
+            parts.append(text.encode("utf-8", "surrogatepass"))
+        else:
+            beginning = beginning or text[:100]
+            rest += text
+            groups = rest[: len(rest) // 4 * 4]
+            rest = rest[len(groups) :]
+            bare = groups.rstrip("=")
             try:
-                pieces.append(base64.b64decode(payload[at : at + _DECODED_AT_ONCE], validate=True))
-            except (binascii.Error, ValueError):
-                raise bad_request(["not_base64", payload[:100]]) from None
-            await give_way()
-        return b"".join(pieces)
-    raise bad_request(["unsupported_encoding", encoding])
+                if is_padded or "=" in bare:
+                    raise ValueError
+                parts.append(base64.b64decode(groups, validate=True))
+            except ValueError:
+                raise bad_request(["not_base64", beginning]) from None
+            is_padded = len(bare) < len(groups)
+        await give_way()
+    if rest:
+        raise bad_request(["not_base64", beginning])
+    return parts
 
 
-async def _read_publish(call: Call) -> tuple[Publish, bytes]:
-    """Return a publish and the body of its message. The payload of a large one is decoded in pieces.
+async def _read_publish(call: Call) -> tuple[Publish, list[bytes]]:
+    """Return a publish and the parts of its body. The payload of a large one is decoded in pieces.
 
     Raises:
         HttpError: 400, 413.
@@ -99,7 +107,7 @@ async def _read_publish(call: Call) -> tuple[Publish, bytes]:
     data = await call.measured()
     if len(data) <= ORDINARY.size:
         wanted = convert(decode_json(data), Publish)
-        return wanted, await decode_payload(wanted.payload, wanted.payload_encoding)
+        return wanted, await decode_payload([wanted.payload], wanted.payload_encoding)
     start = end = 0
     try:
         for part in parts_of(data):
@@ -109,19 +117,9 @@ async def _read_publish(call: Call) -> tuple[Publish, bytes]:
         if len(data) - (end - start) > ORDINARY.size:
             raise too_large(f"a publish may have at most {ORDINARY.size} bytes besides its payload")
         wanted = convert(decode_json(data[:start] + data[end:]), Publish)
-        texts: list[str] = []
-        pieces: list[bytes] = []
-        for text in decode_long(data, start, end):
-            if wanted.payload_encoding == "string":
-                pieces.append(text.encode())
-            else:
-                texts.append(text)
-            await give_way()
+        return wanted, await decode_payload(decode_long(data, start, end), wanted.payload_encoding)
     except (ValueError, msgspec.MsgspecError):
         raise bad_request("not_json") from None
-    if wanted.payload_encoding == "string":
-        return wanted, b"".join(pieces)
-    return wanted, await decode_payload("".join(texts), wanted.payload_encoding)
 
 
 def _between_quotes(data: bytes, part: Part) -> tuple[int, int]:
@@ -270,12 +268,13 @@ class MessageHandlers(Handlers):
         if len(wanted.routing_key.encode("utf-8", "replace")) > 255:
             raise bad_request("the routing key is longer than 255 bytes")
         limit = self._max_message_bytes
-        if len(body) > limit:
-            raise bad_request(f"payload size {len(body)} is larger than the maximum of {limit}")
+        size = sum(map(len, body))
+        if size > limit:
+            raise bad_request(f"payload size {size} is larger than the maximum of {limit}")
         with call.client() as client:
             try:
                 done = await client.publish(
-                    exchange_name(call.params["exchange"]), wanted.routing_key, properties, body
+                    exchange_name(call.params["exchange"]), wanted.routing_key, properties, *body
                 )
             except AmqpError as error:
                 raise bad_request(f"{error.reply_code} {error.reply_text}") from None

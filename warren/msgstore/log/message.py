@@ -240,9 +240,13 @@ class Message:
         return parts
 
     def body(self) -> bytes:
-        """Return the body, joined from its frames."""
+        """Return the body, joined from its frames or pieces; not copied where it is a piece."""
+        if self.pieces is not None:
+            views = self.body_parts(self.body_bytes)
+            piece = views[0].obj if len(views) == 1 else None
+            return piece if isinstance(piece, bytes) and len(piece) == self.body_bytes else b"".join(views)
         parts: list[bytes] = []
-        content = self.joined()
+        content = self.content
         pos: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
         while pos < len(content):
             size: i64 = i64(read_i32_be(content, pos + 3)) & 0xFFFFFFFF
