@@ -311,6 +311,21 @@ def test_a_batch_that_failed_is_acknowledged_without_its_queue_but_for_what_was_
     assert place.claimed() == [] and place.got() == [] and place.got("dead") == tried
 
 
+@pytest.mark.parametrize("ends", [(3, 6), (6, 3)])
+def test_a_failed_batch_is_the_range_that_the_reader_named_last(ends: tuple[int, int]) -> None:
+    """The reader leaves out messages of that range, and the broker gives up the same ones."""
+    dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    arguments: dict[str, Any] = {"x-delivery-limit": 0} | dead_letters
+    place = Place(**arguments)
+    place.client.declare("dead", durable=True)
+    bodies = place.publish(6)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 6) == (0, 6)
+    assert [place.fail(epoch, 0, end).times for end in ends] == [1, 1]
+    assert place.claim(epoch, 6, 6, until=0) == (6, 6)
+    assert place.got("dead") == bodies[: ends[-1]]
+
+
 def test_a_batch_that_failed_and_went_back_keeps_nobody_from_going_on_without_the_queue() -> None:
     arguments: dict[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": 1}
     place = Place(**arguments)

@@ -359,10 +359,10 @@ class Drains:
                     f"the claims from {first} to {end} are not there: the claimed ones are {oldest} to {synced}"
                 )
             note = self._note(drain)
-            before = note.failed
-            if before is not None and before.first == first and before.epoch == epoch:
+            before = note.failed if note.failed is not None and note.failed.first == first else None
+            if before is not None and (before.end, before.epoch) == (end, epoch):
                 return before
-            times = before.times + 1 if before is not None and before.first == first else 1
+            times = 1 if before is None else before.times + (before.epoch != epoch)
             queue = self._view.queues.maybe(drain.vhost, drain.queue)
             limit = None if queue is None else self._view.claims.delivery_limit(queue)
             note.failed = Failed(first, end, times, limit, epoch)
