@@ -59,7 +59,7 @@ class Outcomes(Confirms):
     """Confirms as dispositions."""
 
     def __init__(self, pending: PendingConfirms, session: Amqp10Session, *, syncs: bool) -> None:
-        super().__init__(pending, syncs=syncs)
+        super().__init__(pending, session.ledger.outbox, syncs=syncs)
         self._session: Amqp10Session | None = session
         self._runs: deque[Run] = deque()
         self._last: Run | None = None

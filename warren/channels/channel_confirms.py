@@ -22,8 +22,7 @@ class ChannelConfirms(Confirms):
     """The confirms of channel `number`, written to `outbox`."""
 
     def __init__(self, pending: PendingConfirms, outbox: Outbox, number: i64, *, syncs: bool) -> None:
-        super().__init__(pending, syncs=syncs)
-        self._outbox = outbox
+        super().__init__(pending, outbox, syncs=syncs)
         self._number: i64 = number
 
     def write_confirmed(self, up_to: i64, count: i64) -> None:

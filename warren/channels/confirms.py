@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64, mypyc_attr
 
+from warren.amqp.outbox import Outbox
 from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
 from warren.queues.outcome import REFUSED
@@ -86,9 +87,13 @@ class Mark:
 
 
 class Confirms(BatchWaiter):
-    """The confirms of one session. `syncs`: a confirm of a stored message means that it is synced, not just written."""
+    """The confirms of one session.
 
-    def __init__(self, pending: PendingConfirms, *, syncs: bool) -> None:
+    `syncs`: a confirm of a stored message means that it is synced, not just written. `outbox`: of its peer, which is
+    ended when a confirm cannot be written.
+    """
+
+    def __init__(self, pending: PendingConfirms, outbox: Outbox, *, syncs: bool) -> None:
         self.published: i64 = 0  # the number of publishes, which is the number of the latest
         self.confirmed: i64 = 0  # the number of confirmed publishes
         self._confirmed_to: i64 = 0
@@ -99,6 +104,7 @@ class Confirms(BatchWaiter):
         self._is_due: bool = False
         self._is_closed: bool = False
         self._pending = pending
+        self._outbox = outbox
         self._syncs = syncs
 
     # --- publishes ---------------------------------------------------------------------------------------------------
@@ -193,7 +199,10 @@ class Confirms(BatchWaiter):
         self.confirmed += count
         if self._refused_below or self._refused:
             self.confirmed -= self._take_refused(number)
-        self.write_confirmed(number, count)
+        try:
+            self.write_confirmed(number, count)
+        except Exception as error:
+            self._outbox.failed(error)  # the commit is done, and others wait for their confirms
 
     def _take_refused(self, number: i64) -> i64:
         """Return the number of refused publishes up to `number`, and not confirmed before."""

@@ -187,7 +187,7 @@ class DirectConfirms(Confirms):
     """The confirms of the session of `peer`: one publish at a time."""
 
     def __init__(self, peer: DirectPeer, *, syncs: bool) -> None:
-        super().__init__(peer.shared.confirms, syncs=syncs)
+        super().__init__(peer.shared.confirms, peer.outbox, syncs=syncs)
         self._peer = peer
 
     def write_confirmed(self, up_to: i64, count: i64) -> None:

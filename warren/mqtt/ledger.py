@@ -73,7 +73,10 @@ class HeldWaiter(BatchWaiter):
     def batch_done(self, batch: i64) -> None:
         ledger = self.ledger
         if ledger is not None:
-            ledger.send_held()
+            try:
+                ledger.send_held()
+            except Exception as error:
+                ledger.outbox.failed(error)  # the commit is done, and others wait for their confirms
 
 
 class MqttLedger(DeliveryLedger):

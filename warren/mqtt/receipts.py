@@ -31,7 +31,7 @@ class Receipts(Confirms):
     """The receipts of one session."""
 
     def __init__(self, pending: PendingConfirms, session: MqttSession, *, syncs: bool) -> None:
-        super().__init__(pending, syncs=syncs)
+        super().__init__(pending, session.ledger.outbox, syncs=syncs)
         self._session: MqttSession | None = session
         self._sessions = session.sessions
         self._kept = session.kept

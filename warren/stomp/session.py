@@ -89,7 +89,7 @@ class Receipts(Confirms):
     """Confirms as receipts. `session` has asked for them with its first receipt of a SEND."""
 
     def __init__(self, pending: PendingConfirms, session: StompSession, *, syncs: bool) -> None:
-        super().__init__(pending, syncs=syncs)
+        super().__init__(pending, session.ledger.outbox, syncs=syncs)
         self._session: StompSession | None = session
         self._waiting: deque[tuple[int, str]] = deque()  # number of a publish, and the name of its receipt
         self._held_bytes: int = 0

@@ -21,7 +21,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.msgstore.log.batch import BatchWaiter
+from warren.msgstore.log.batch import BatchWaiter, tell_all
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.own_writes import HOLD, NOTHING
 from warren.queues.long_work import Job, LongWork, Steps
@@ -135,8 +135,7 @@ class MetadataJournal(Journal):
         if self._waiters:
             due = [waiter for ticket, waiter in self._waiters if ticket <= self.committed_ticket]
             self._waiters = [entry for entry in self._waiters if entry[0] > self.committed_ticket]
-            for waiter in due:
-                waiter.batch_done(batch.number)
+            tell_all(due, batch.number)
 
 
 class _ChangesInBatch(BatchWaiter):

@@ -14,7 +14,9 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.amqp10 import dispositions
 from warren.amqp10.performatives import MODIFIED
 from warren.amqp10.values import Symbol
+from warren.channels.channel_confirms import ChannelConfirms
 from warren.channels.ending import close_broken
+from warren.msgstore.log.batch import BatchWaiter, tell_all
 from warren.msgstore.log.message import Message
 from warren.queues import queue as queue_module
 from warren.queues.backlog import Backlog
@@ -453,3 +455,45 @@ def test_a_consumer_of_a_stream_is_ended_before_it_misses_a_message(
     consumer.send(1, basic_consume("q", "c", arguments=arguments))
     assert delivered(consumer) == [b"1", b"2"]
     harness.check()
+
+
+def test_a_confirm_that_cannot_be_written_ends_its_peer_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of one client's confirm was a failure of the store, and the broker ended."""
+    harness, first = declared({})
+    earlier, second = harness.channel(), harness.channel()
+    clients = (earlier, first, second)  # the last two are in one batch: the one before it is being written
+    for client in clients:
+        client.call(1, m.ConfirmSelect(False))
+    real, broken = ChannelConfirms.write_confirmed, first.connection.channels[1].confirms
+
+    def written(confirms: ChannelConfirms, up_to: int, count: int) -> None:
+        if confirms is broken:
+            raise MemoryError
+        real(confirms, up_to, count)
+
+    monkeypatch.setattr(ChannelConfirms, "write_confirmed", written)
+    harness.hold_commits = True
+    for client in clients:
+        client.feed(publish_frames("", "q", b"1", properties={"delivery_mode": 2}))
+    harness.hold_commits = False
+    settle_with_defect(harness)  # of the peer, which the reactor ends
+    assert first.take() == []
+    assert [each.method for each in earlier.take()] == [m.BasicAck(1, False)]
+    assert [each.method for each in second.take()] == [m.BasicAck(1, False)]
+
+
+def test_a_waiter_that_raises_does_not_keep_the_others_from_a_commit() -> None:
+    class Waiter(BatchWaiter):
+        def __init__(self, error: Exception | None) -> None:
+            self.error = error
+            self.told: list[int] = []
+
+        def batch_done(self, batch: int) -> None:
+            self.told.append(batch)
+            if self.error is not None:
+                raise self.error
+
+    waiters = [Waiter(None), Waiter(MemoryError()), Waiter(None)]
+    with pytest.raises(MemoryError):
+        tell_all(list(waiters), 7)
+    assert [each.told for each in waiters] == [[7], [7], [7]]

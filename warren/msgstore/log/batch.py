@@ -78,6 +78,18 @@ class BatchWaiter:
         raise AssertionError("overridden")
 
 
+def tell_all(waiters: list[BatchWaiter], batch: i64) -> None:
+    """Tell all `waiters` that `batch` is done. An error of one is raised when the others have been told."""
+    failure: Exception | None = None
+    for waiter in waiters:
+        try:
+            waiter.batch_done(batch)
+        except Exception as error:
+            failure = error
+    if failure is not None:
+        raise failure
+
+
 class CopyRow:
     """A record that compaction moves, with the places where it is still live; of a large one its head, and the rest."""
 

@@ -27,7 +27,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.msgstore.log.batch import Batch, BatchWaiter
+from warren.msgstore.log.batch import Batch, BatchWaiter, tell_all
 from warren.msgstore.log.bodies_ahead import AheadFile, BodiesAhead
 from warren.msgstore.log.checkpoint_cycle import CheckpointCycle
 from warren.msgstore.log.columns import CHUNK_BYTES, CHUNK_MESSAGES
@@ -511,13 +511,14 @@ class MessageLog:
         self.done_batch = batch
         waiters = self._flying_waiters
         self._flying_waiters = []
-        for waiter in waiters:
-            waiter.batch_done(batch)
-        if self._waiting_reads:
-            owners = self._waiting_reads
-            self._waiting_reads = []
-            for owner in owners:
-                owner.batch_closed()
+        try:
+            tell_all(waiters, batch)
+        finally:
+            if self._waiting_reads:
+                owners = self._waiting_reads
+                self._waiting_reads = []
+                for owner in owners:
+                    owner.batch_closed()
 
     def call_when_written(self, owner: IndexOwner) -> None:
         """Wake `owner` after the commit that is under way: the records for its read are not written yet."""
