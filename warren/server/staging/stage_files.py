@@ -2,7 +2,7 @@
 
     data directory
         stages/
-            epoch                of the log, when the broker started last; decimal
+            epoch                of the log, when the broker started last; decimal, and its CRC-32 in hexadecimal
             <vhost>/             the first 32 hexadecimal digits of the SHA-256 of its name, as are those of a stage
                 <stage>/
                     0000000007          part 7
@@ -211,13 +211,14 @@ class StageFiles:
         return bool(self._damaged.get(self._directory(vhost, stage)))
 
     def maybe_epoch(self) -> int | None:
-        """Return the epoch that `note_epoch` was given last; None without a noted epoch, or without stages.
+        """Return the epoch that `note_epoch` was given last; None without an intact note, or without stages.
 
         Raises:
             OSError: it cannot be read.
         """
         try:
-            return int((self.root / _EPOCH).read_text("ascii"))
+            noted, crc = (self.root / _EPOCH).read_bytes().split()
+            return int(noted) if int(crc, 16) == zlib.crc32(noted) else None
         except (FileNotFoundError, ValueError):
             return None
 
@@ -232,7 +233,8 @@ class StageFiles:
             sync_directory(self.root.parent)
         new = self.root / f"{_EPOCH}{UNFINISHED}"
         with new.open("wb") as file:
-            file.write(b"%d\n" % epoch)
+            noted = b"%d" % epoch
+            file.write(b"%b %08x\n" % (noted, zlib.crc32(noted)))
             file.flush()
             sync_all(file.fileno())
         new.rename(self.root / _EPOCH)

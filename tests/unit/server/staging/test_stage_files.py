@@ -145,3 +145,18 @@ def test_a_part_of_a_newer_form_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     (found,) = files.scan()
     assert "newer" in str(found)
+
+
+def test_a_damaged_note_of_the_epoch_is_as_good_as_none(tmp_path: Path) -> None:
+    """Otherwise it would name another leader, and a start would remove the stages of this one."""
+    files = StageFiles(tmp_path)
+    assert files.maybe_epoch() is None
+    files.note_epoch(41)
+    assert StageFiles(tmp_path).maybe_epoch() == 41
+    note = the_file(tmp_path)
+    intact = note.read_bytes()
+    for at in range(len(intact) - 1):
+        note.write_bytes(intact[:at] + bytes([intact[at] ^ 1]) + intact[at + 1 :])
+        assert files.maybe_epoch() is None, at
+    note.write_bytes(b"41\n")
+    assert files.maybe_epoch() is None
