@@ -137,7 +137,7 @@ def test_a_table_begins_stops_begins_again_and_goes_with_its_parameter(tmp_path:
         value = {"stream": "orders", "to": f"{directory}/shop.orders", "interval": "50ms"}
         api.put(f"{LAKE}/orders", {"value": value})
         wait_until(lambda: rows_of(api)["orders"]["state"] == "failing", "the stream to be missed", DEADLINE_S)
-        assert rows_of(api)["orders"]["reason"] == "there is no queue 'orders' in vhost '/'"
+        assert rows_of(api)["orders"]["reason"] == "no queue 'orders' in vhost '/'"
         assert [row["name"] for row in api.get("/lake/state/down")] == ["orders"]
 
         channel.queue_declare("orders", durable=True, arguments={"x-queue-type": "stream"})

@@ -240,9 +240,7 @@ def test_who_may_not_read_or_is_not_there_is_told(
     run(broker, "ctl", "set_permissions", "ann", "^$", "^$", "^secret$")
     assert "secret: 0 rows" in run(broker, "export", "secret", "--to", tmp_path / "y", *user)
     assert "refused" in run(broker, "export", "secret", "--to", tmp_path / "z", "--password", "no", code=1)
-    assert "there is no queue 'nothing' in vhost '/'" in run(
-        broker, "export", "nothing", "--to", tmp_path / "v", code=1
-    )
+    assert "no queue 'nothing' in vhost '/'" in run(broker, "export", "nothing", "--to", tmp_path / "v", code=1)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
