@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
@@ -75,52 +75,6 @@ from warren.server.settings import Settings
 from warren.server.staging.stages import Stages
 from warren.server.supervision import Supervision
 
-HANDLERS: Final[tuple[type[Handlers], ...]] = (
-    OverviewHandlers,
-    AttentionHandlers,
-    NodeHandlers,
-    LogLineHandlers,
-    HealthHandlers,
-    ClusterHandlers,
-    ConnectionHandlers,
-    QueueHandlers,
-    ConsumerHandlers,
-    ExchangeHandlers,
-    MessageHandlers,
-    BrowsingHandlers,
-    TransferHandlers,
-    QueueOperationHandlers,
-    TopologyHandlers,
-    SearchHandlers,
-    StoreHandlers,
-    DamageHandlers,
-    AskedRouteHandlers,
-    StreamHandlers,
-    MqttHandlers,
-    SuperStreamHandlers,
-    DataPortHandlers,
-    DataTokenHandlers,
-    SnapshotHandlers,
-    DrainHandlers,
-    StageHandlers,
-    BackupHandlers,
-    VhostHandlers,
-    UserHandlers,
-    PolicyHandlers,
-    ParameterHandlers,
-    LinkHandlers,
-    DefinitionHandlers,
-    SessionHandlers,
-    MetricsHandlers,
-    DocumentHandlers,
-)
-
-
-def all_routes() -> Iterable[Route]:
-    """Yield all routes."""
-    for handlers in HANDLERS:
-        yield from handlers.ROUTES
-
 
 class Services:
     """The services that the plugin runs beside the broker, for the handlers that need them."""
@@ -147,56 +101,93 @@ def _token_key(settings: Settings) -> bytes:
     return key_of(settings.data_dir, settings.cluster_secret_file)
 
 
-def handlers_of(management: Management, services: Services, nursery: trio.Nursery) -> tuple[Handlers, ...]:
-    """Make the handlers, in the order of `HANDLERS`. Their routes can touch only the arguments given here."""
-    view, settings, settle = management.view, management.settings, management.settle
-    statistics, listening = services.statistics, management.listening
-    made = (
-        OverviewHandlers(view, statistics, listening, management.cluster),
-        AttentionHandlers(view, statistics),
-        NodeHandlers(management, statistics, services.doorkeeper),
-        LogLineHandlers(RECENT),
-        HealthHandlers(view, management.health, listening, management.tls),
-        ClusterHandlers(view.node_name(), management.health, management.cluster, management.replication),
-        ConnectionHandlers(view, statistics),
-        QueueHandlers(view, statistics),
-        ConsumerHandlers(view, statistics),
-        ExchangeHandlers(view, statistics),
-        MessageHandlers(view, settings.limits.max_message_bytes),
-        BrowsingHandlers(view, statistics),
-        TransferHandlers(view, services.transfers, management.tasks, nursery),
-        QueueOperationHandlers(view),
-        TopologyHandlers(view, statistics),
-        SearchHandlers(view),
-        StoreHandlers(view, management.messages, management.reactor),
-        DamageHandlers(view.damage, management.messages),
-        AskedRouteHandlers(view),
-        StreamHandlers(view),
-        MqttHandlers(view, settle, management.commit),
-        SuperStreamHandlers(view),
-        DataPortHandlers(
-            Sources(view, services.drains),
-            services.snapshots,
-            settings.data_dir.resolve() / MESSAGES,
-            list if management.replication is None else management.replication.readers,
+class Given:
+    """The sources of the arguments in `_ROWS`."""
+
+    def __init__(self, management: Management, services: Services, nursery: trio.Nursery) -> None:
+        self.management = management
+        self.view = management.view
+        self.settings = management.settings
+        self.listening = management.listening
+        self.services = services
+        self.statistics = services.statistics
+        self.nursery = nursery
+
+
+_H = TypeVar("_H", bound=Handlers)
+_Row = tuple[type[Handlers], Callable[[Given], Handlers]]
+
+
+def _row(kind: type[_H], make: Callable[[type[_H], Given], _H]) -> _Row:
+    return kind, partial(make, kind)
+
+
+# All handlers, and what each is given: its routes can touch nothing else.
+_ROWS: Final[tuple[_Row, ...]] = (
+    _row(OverviewHandlers, lambda kind, of: kind(of.view, of.statistics, of.listening, of.management.cluster)),
+    _row(AttentionHandlers, lambda kind, of: kind(of.view, of.statistics)),
+    _row(NodeHandlers, lambda kind, of: kind(of.management, of.statistics, of.services.doorkeeper)),
+    _row(LogLineHandlers, lambda kind, of: kind(RECENT)),
+    _row(HealthHandlers, lambda kind, of: kind(of.view, of.management.health, of.listening, of.management.tls)),
+    _row(
+        ClusterHandlers,
+        lambda kind, of: kind(
+            of.view.node_name(), of.management.health, of.management.cluster, of.management.replication
         ),
-        DataTokenHandlers(view, services.tokens, listening),
-        SnapshotHandlers(view, services.snapshots, nursery),
-        DrainHandlers(view, services.drains),
-        StageHandlers(services.stages),
-        BackupHandlers(services.backups, nursery),
-        VhostHandlers(view, statistics),
-        UserHandlers(view.permissions),
-        PolicyHandlers(view),
-        ParameterHandlers(view),
-        LinkHandlers(services.links, view.parameters, management.held_links),
-        DefinitionHandlers(view, management.importer, management.commit),
-        SessionHandlers(services.doorkeeper, view.permissions),
-        MetricsHandlers(services.metrics),
-        DocumentHandlers(tuple(all_routes())),
-    )
-    assert tuple(map(type, made)) == HANDLERS
-    return made
+    ),
+    _row(ConnectionHandlers, lambda kind, of: kind(of.view, of.statistics)),
+    _row(QueueHandlers, lambda kind, of: kind(of.view, of.statistics)),
+    _row(ConsumerHandlers, lambda kind, of: kind(of.view, of.statistics)),
+    _row(ExchangeHandlers, lambda kind, of: kind(of.view, of.statistics)),
+    _row(MessageHandlers, lambda kind, of: kind(of.view, of.settings.limits.max_message_bytes)),
+    _row(BrowsingHandlers, lambda kind, of: kind(of.view, of.statistics)),
+    _row(TransferHandlers, lambda kind, of: kind(of.view, of.services.transfers, of.management.tasks, of.nursery)),
+    _row(QueueOperationHandlers, lambda kind, of: kind(of.view)),
+    _row(TopologyHandlers, lambda kind, of: kind(of.view, of.statistics)),
+    _row(SearchHandlers, lambda kind, of: kind(of.view)),
+    _row(StoreHandlers, lambda kind, of: kind(of.view, of.management.messages, of.management.reactor)),
+    _row(DamageHandlers, lambda kind, of: kind(of.view.damage, of.management.messages)),
+    _row(AskedRouteHandlers, lambda kind, of: kind(of.view)),
+    _row(StreamHandlers, lambda kind, of: kind(of.view)),
+    _row(MqttHandlers, lambda kind, of: kind(of.view, of.management.settle, of.management.commit)),
+    _row(SuperStreamHandlers, lambda kind, of: kind(of.view)),
+    _row(
+        DataPortHandlers,
+        lambda kind, of: kind(
+            Sources(of.view, of.services.drains),
+            of.services.snapshots,
+            of.settings.data_dir.resolve() / MESSAGES,
+            list if of.management.replication is None else of.management.replication.readers,
+        ),
+    ),
+    _row(DataTokenHandlers, lambda kind, of: kind(of.view, of.services.tokens, of.listening)),
+    _row(SnapshotHandlers, lambda kind, of: kind(of.view, of.services.snapshots, of.nursery)),
+    _row(DrainHandlers, lambda kind, of: kind(of.view, of.services.drains)),
+    _row(StageHandlers, lambda kind, of: kind(of.services.stages)),
+    _row(BackupHandlers, lambda kind, of: kind(of.services.backups, of.nursery)),
+    _row(VhostHandlers, lambda kind, of: kind(of.view, of.statistics)),
+    _row(UserHandlers, lambda kind, of: kind(of.view.permissions)),
+    _row(PolicyHandlers, lambda kind, of: kind(of.view)),
+    _row(ParameterHandlers, lambda kind, of: kind(of.view)),
+    _row(LinkHandlers, lambda kind, of: kind(of.services.links, of.view.parameters, of.management.held_links)),
+    _row(DefinitionHandlers, lambda kind, of: kind(of.view, of.management.importer, of.management.commit)),
+    _row(SessionHandlers, lambda kind, of: kind(of.services.doorkeeper, of.view.permissions)),
+    _row(MetricsHandlers, lambda kind, of: kind(of.services.metrics)),
+    _row(DocumentHandlers, lambda kind, of: kind(tuple(all_routes()))),
+)
+HANDLERS: Final = tuple(kind for kind, _ in _ROWS)
+
+
+def all_routes() -> Iterable[Route]:
+    """Yield all routes."""
+    for handlers in HANDLERS:
+        yield from handlers.ROUTES
+
+
+def handlers_of(management: Management, services: Services, nursery: trio.Nursery) -> tuple[Handlers, ...]:
+    """Make the handlers."""
+    given = Given(management, services, nursery)
+    return tuple(make(given) for _, make in _ROWS)
 
 
 def table_of(handlers: Iterable[Handlers]) -> RouteTable:
