@@ -253,7 +253,7 @@ class Run:
             "paged out": queue.ready.paged_out_count(),
             "written": int(log.next_lsn),
             "is idle": log.is_idle(),
-            "damages": len(log.damages),
+            "damages": len(log.damage.reports),
             "live": [int(index.live_count) for index in indexes],
             "counts": [int(count) for count in (queue.delivered, queue.counts().get, queue.redelivered, queue.acked)],
             "pages": {

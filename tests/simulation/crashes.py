@@ -74,9 +74,9 @@ def read_back(fs: SimulatedFileSystem, messages: Messages, shape: Shape, *, spoi
             _read_ready(opened, index, messages, found)
     while run_reads(opened.store, opened.log):
         pass
-    if opened.log.damages:
+    if opened.log.damage.reports:
         found.damaged = True
-        found.reports += [f"message {damage.sequence_number}" for damage in opened.log.damages]
+        found.reports += [f"message {damage.sequence_number}" for damage in opened.log.damage.reports]
     if not spoiled and not found.damaged:
         found.places = places_of(opened.log, lambda lsn, length: opened.store.read([(lsn, length)])[0])
         opened.log.check_invariants()

@@ -121,7 +121,7 @@ class UnreadSequence(Sequence):
         self.machine.read_again()
         if not self.machine.rest():
             raise Violation("all reads succeed, and the broker does not come to rest")
-        if self.machine.log.damages or self.machine.log.damaged_indexes:
+        if self.machine.log.damage.reports or self.machine.log.damage.indexes:
             raise Violation("a read that failed is taken for damage")
         self._judge()
         self.machine.check()

@@ -60,8 +60,8 @@ class UnreadSealingLife(SealingLife):
         self._judge_damage(self.harness)
 
     def _judge_damage(self, harness: DurableHarness) -> None:
-        if harness.broker.log.damages or harness.broker.log.damaged_indexes:
-            raise Violation(f"a read that failed is taken for damage: {harness.broker.log.damages}")
+        if harness.broker.log.damage.reports or harness.broker.log.damage.indexes:
+            raise Violation(f"a read that failed is taken for damage: {harness.broker.log.damage.reports}")
 
     def _start(self) -> None:
         self._fs.fails_read = self._fails

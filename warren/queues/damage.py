@@ -43,16 +43,16 @@ class DamagedPlace:
 
 def has_damage(log: MessageLog) -> bool:
     """Tell whether any damage is known."""
-    return bool(log.damaged_indexes or log.damaged_chunks)
+    return bool(log.damage.indexes or log.damage.chunks)
 
 
 def damaged_messages(log: MessageLog) -> int:
     """Return how many messages are known to be damaged."""
     count = 0
-    for index in log.damaged_indexes.values():
+    for index in log.damage.indexes.values():
         if index.damage is not None:
             count += index.damage.message_count()
-    for stream_id, firsts in log.damaged_chunks.items():
+    for stream_id, firsts in log.damage.chunks.items():
         stream = log.sealed_streams.get(stream_id)
         if stream is not None:
             table = stream.sealed()
@@ -65,11 +65,11 @@ def damaged_messages(log: MessageLog) -> int:
 def damaged_places(log: MessageLog, most: int) -> list[DamagedPlace]:
     """Return at most `most` damaged places, by queue."""
     found: list[DamagedPlace] = []
-    for index in log.damaged_indexes.values():
+    for index in log.damage.indexes.values():
         if len(found) >= most:
             break
         found += _places_of(index)
-    for stream_id, firsts in log.damaged_chunks.items():
+    for stream_id, firsts in log.damage.chunks.items():
         stream = log.sealed_streams.get(stream_id)
         if stream is None or len(found) >= most:
             continue
@@ -107,7 +107,7 @@ def _places_of(index: QueueIndex) -> list[DamagedPlace]:
 def give_up_damage(log: MessageLog, vhost: str, queue: str) -> int:
     """Give up the damage of a queue, in all its lanes; return how many messages that were. Settle the turn."""
     count = 0
-    for index in list(log.damaged_indexes.values()):
+    for index in list(log.damage.indexes.values()):
         damage = index.damage
         if (index.vhost, index.name) != (vhost, queue) or damage is None:
             continue
@@ -118,10 +118,10 @@ def give_up_damage(log: MessageLog, vhost: str, queue: str) -> int:
             _GivingUp(log, index, sorted(damage.numbers)).begin()
         else:
             index.forget_damage()
-    for stream_id in list(log.damaged_chunks):
+    for stream_id in list(log.damage.chunks):
         stream = log.sealed_streams.get(stream_id)
         if stream is not None and stream.named() == (vhost, queue):
-            firsts = log.damaged_chunks.pop(stream_id)
+            firsts = log.damage.chunks.pop(stream_id)
             table = stream.sealed()
             for first in firsts:
                 if table.first() <= first < table.end:

@@ -95,7 +95,7 @@ class DiskReader(IndexOwner):
     def page_damaged(self, page: IndexPage) -> None:
         """Report an index page that cannot be read, and so none of its messages can. Override to count them."""
         index = self.index
-        self.log.report_damage(index, -1, page.lsn)
+        self.log.damage.report_message(index, -1, page.lsn)
         index.lose_page(page)
 
     def load_pages(self, job: PagesRead) -> None:

@@ -63,7 +63,7 @@ class Fetch(DiskReader):
 
     def message_damaged(self, number: i64, lsn: i64) -> None:
         """Report a message that cannot be read. Override for a mere look."""
-        self.log.report_damage(self.index, number, lsn)
+        self.log.damage.report_message(self.index, number, lsn)
 
     def begin(self) -> None:
         """Ask for the next missing part."""

@@ -431,7 +431,7 @@ class HeldMessages(IndexOwner):
         index = self.index
         if index is None:
             return
-        self.log.report_damage(index, -1, page.lsn)
+        self.log.damage.report_message(index, -1, page.lsn)
         number: i64 = (index.first_page + index.pages.index(page)) * index.page_entries
         end: i64 = number + index.page_entries
         self.count -= page.live

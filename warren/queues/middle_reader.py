@@ -182,7 +182,7 @@ class MiddleReader(DiskReader):
                 else:
                     lost += 1
                     lost_bytes += index.body_bytes_of(number)
-                    log.report_damage(index, number, job.lsns[at])
+                    log.damage.report_message(index, number, job.lsns[at])
                 at += 1
         except BaseException:
             self._taken_to(job, at, gone)

@@ -133,7 +133,7 @@ class OffsetQueue(BaseQueue):
         assert index is not None
         if page not in index.pages:
             return  # another reader has found it, too
-        self._log.report_damage(index, -1, page.lsn)
+        self._log.damage.report_message(index, -1, page.lsn)
         page_number: i64 = index.first_page + index.pages.index(page)
         index.lose_page(page)
         lost: i64 = self.offsets.page_lost(page_number, page)
@@ -143,7 +143,7 @@ class OffsetQueue(BaseQueue):
         """Report a message that cannot be read: it is passed over, and stays where it is."""
         index = self.offsets.index
         if index is not None:
-            self._log.report_damage(index, number, lsn)
+            self._log.damage.report_message(index, number, lsn)
 
 
 class OffsetRead(Fetch):

@@ -261,7 +261,7 @@ class MessageStoreService:
             counts.reads += 1
             self.errands -= 1
             self._broker.loaded(outcome)
-            if self._log.damages:
+            if self._log.damage.reports:
                 self.damage.tell()
         elif isinstance(outcome, CheckpointJob):
             counts.checkpoints += 1

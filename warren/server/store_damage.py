@@ -37,7 +37,7 @@ class StoreDamage:
 
     def tell(self) -> None:
         """Log the new damage, and have the segments kept, and mended if another node may have the bytes."""
-        damages, self._log.damages = self._log.damages, []
+        damages = self._log.damage.take()
         for damage in damages[:_DAMAGES_LOGGED_MAX]:
             if damage.queue or damage.sequence_number >= 0:
                 log.error(

@@ -28,7 +28,6 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelException, ConnectionException
 from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.message_log import Damage
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.log.sealed_table import SealedChunk, SealedStream, SealedTable
 from warren.queues.base_queue import BaseQueue
@@ -235,8 +234,7 @@ class Stream(OffsetQueue):
             self._lost_chunks = lost
         if int(first) not in lost:
             lost.add(int(first))
-            self._log.damaged_chunks.setdefault(self.store_id, set()).add(int(first))
-            self._log.damages.append(Damage(-1, -1, self.vhost_name, self.name, int(first)))
+            self._log.damage.report_chunk(self.store_id, self.vhost_name, self.name, int(first))
 
     def unsealed_bytes(self) -> i64:
         """Return how many bytes of bodies are not sealed."""
@@ -384,7 +382,7 @@ class Stream(OffsetQueue):
             self._recovered.close()
             self._recovered = None
         self._log.sealed_streams.pop(self.store_id, None)
-        self._log.damaged_chunks.pop(self.store_id, None)
+        self._log.damage.chunks.pop(self.store_id, None)
         self.messages.sealer.close(self.store_id)
         self._compactor = None
         if self.groups is not None:

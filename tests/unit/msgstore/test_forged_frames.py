@@ -223,6 +223,6 @@ def test_scrubbing_reports_a_frame_of_another_store(tmp_path: Path, tag: bytes, 
                 job.finished()
             log.read_jobs = []
         read_bytes.append(scrubber.read_bytes)
-    assert [int(damage.lsn) for damage in log.damages] == [lsn] * damages
+    assert [int(damage.lsn) for damage in log.damage.reports] == [lsn] * damages
     assert read_bytes[0] > 0
     assert (read_bytes[1] == 2 * read_bytes[0]) == (damages == 0), "what is damaged is not read again"

@@ -63,7 +63,7 @@ def test_a_pass_reads_each_sealed_segment_once() -> None:
     s = ScrubbedLog()
     assert s.scrub() == [1, 2, 3]
     assert len(s.reads) == len(set(s.reads)) > 6
-    assert (s.scrubber.passes, s.log.damages) == (1, [])
+    assert (s.scrubber.passes, s.log.damage.reports) == (1, [])
     assert s.scrubber.read_bytes == sum(its.end_lsn - its.base_lsn - 64 for its in s.log.segments.segments[:3])
 
 
@@ -76,7 +76,7 @@ def test_a_segment_that_goes_between_two_pieces_is_not_asked_for_again() -> None
     s.remove(first)
     assert s.scrub() == [1, 2, 3]
     assert [lsn for lsn in s.reads if lsn < first.end_lsn] == s.reads[:1]
-    assert (s.scrubber.passes, s.log.damages) == (1, [])
+    assert (s.scrubber.passes, s.log.damage.reports) == (1, [])
 
 
 def test_a_segment_that_goes_while_a_piece_of_it_is_read_is_not_judged() -> None:
@@ -92,7 +92,7 @@ def test_a_segment_that_goes_while_a_piece_of_it_is_read_is_not_judged() -> None
     job.finished()
     assert s.scrub() == [1, 2, 3]
     assert s.scrubber.passes == 1
-    assert s.log.damages == []
+    assert s.log.damage.reports == []
 
 
 def test_segments_that_go_before_their_turn_are_left_out() -> None:
@@ -117,7 +117,7 @@ def test_a_piece_that_is_left_is_passed_over_and_the_frames_after_it_are_checked
     job.finished()
     assert s.scrub() == [1, 2, 3]
     assert sorted(s.reads) == s.reads and len(s.reads) > 8, "the pieces after it are read"
-    (damage,) = s.log.damages
+    (damage,) = s.log.damage.reports
     assert first.base_lsn < damage.lsn < rotten
     assert s.scrubber.passes == 1
 
@@ -135,4 +135,4 @@ def test_pieces_that_are_left_to_the_end_of_a_segment_are_no_damage() -> None:
         else:
             s.rest()
     assert s.scrubber.passes == 1
-    assert s.log.damages == []
+    assert s.log.damage.reports == []

@@ -168,9 +168,9 @@ def test_a_damaged_index_page_is_passed_over_and_left_for_the_consumer_to_find()
     for _ in range(2):
         assert long.everything() == healthy
         assert long.queue.ready_count == len(long.bodies)
-        assert not long.log.damages and index.damaged_count == 0
+        assert not long.log.damage.reports and index.damaged_count == 0
     assert long.get_all() == healthy
-    assert len(long.log.damages) == 1 and index.damaged_count == PAGE
+    assert len(long.log.damage.reports) == 1 and index.damaged_count == PAGE
     assert (long.queue.ready_count, long.queue.ready.body_bytes) == (0, 0)
 
 
@@ -190,9 +190,9 @@ def test_a_damaged_message_is_passed_over_and_left_for_the_consumer_to_find() ->
     healthy = long.bodies[: 4 * PAGE + 3] + long.bodies[4 * PAGE + 4 :]
     for _ in range(2):
         assert long.everything() == healthy
-        assert not long.log.damages and long.queue.ready_count == len(long.bodies)
+        assert not long.log.damage.reports and long.queue.ready_count == len(long.bodies)
     assert long.get_all() == healthy
-    assert len(long.log.damages) == 1 and long.index.damaged_count == 1
+    assert len(long.log.damage.reports) == 1 and long.index.damaged_count == 1
     assert (long.queue.ready_count, long.queue.ready.body_bytes) == (0, 0)
 
 

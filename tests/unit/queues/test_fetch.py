@@ -181,7 +181,7 @@ def test_a_damaged_message_is_none_and_reported() -> None:
     fetch.begin()
     store.rest()
     assert fetch.came == [[b"4", None, b"6"]]
-    assert [(damage.queue, damage.sequence_number) for damage in store.log.damages] == [("q", 5)]
+    assert [(damage.queue, damage.sequence_number) for damage in store.log.damage.reports] == [("q", 5)]
     assert store.index.damaged_count == 1
     assert lsn_of(store.index, 5) != 0
 
@@ -197,7 +197,7 @@ def test_of_a_damaged_page_nothing_comes(keeps: bool) -> None:
     store.rest()
     assert fetch.came == [[b"3", None, None, b"9"]]
     assert store.index.page(1) is (page if keeps else None)
-    assert len(store.log.damages) == (0 if keeps else 1)
+    assert len(store.log.damage.reports) == (0 if keeps else 1)
 
 
 def test_a_page_that_was_written_again_meanwhile_is_read_again() -> None:

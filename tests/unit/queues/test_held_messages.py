@@ -502,7 +502,7 @@ def test_a_damaged_message_is_counted_out_and_the_others_leave() -> None:
     store.pass_time(5000)
     assert store.lane.out == bodies([0, 1, 2, 3, 4, 6, 7, 8, 9])
     assert (store.lane.count, store.lane.body_bytes) == (0, 0)
-    assert [damage.sequence_number for damage in store.log.damages] == [5]
+    assert [damage.sequence_number for damage in store.log.damage.reports] == [5]
     store.check()
 
 
@@ -516,7 +516,7 @@ def test_a_time_that_makes_no_sense_is_looked_into_at_once() -> None:
     store.restart()
     store.pass_time(0)
     assert store.lane.count == 9
-    assert [damage.sequence_number for damage in store.log.damages] == [5]
+    assert [damage.sequence_number for damage in store.log.damage.reports] == [5]
     store.pass_time(5000)
     assert store.lane.out == bodies([0, 1, 2, 3, 4, 6, 7, 8, 9])
 
@@ -532,7 +532,7 @@ def test_the_messages_of_a_damaged_page_are_counted_out(when: str) -> None:
         store.restart()
     else:
         store.pass_time(5000)
-    assert len(store.log.damages) == 1
+    assert len(store.log.damage.reports) == 1
     assert store.lane.count == (8 if when == "scan" else 0)
     store.pass_time(5000)
     assert store.lane.out == bodies([0, 1, 2, 3, 8, 9, 10, 11])

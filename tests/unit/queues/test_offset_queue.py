@@ -113,7 +113,7 @@ class Kept:
         log.memory_bytes = memory_bytes
 
     def reported(self) -> list[tuple[str, int]]:
-        return [(each.queue, each.sequence_number) for each in self.harness.broker.log.damages]
+        return [(each.queue, each.sequence_number) for each in self.harness.broker.log.damage.reports]
 
 
 class KeptClaims(Kept):

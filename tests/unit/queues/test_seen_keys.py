@@ -481,7 +481,7 @@ def test_a_damaged_record_is_reported_and_its_key_is_not_known() -> None:
         remembered.stored.disk.segments[base][lsn - base + 20] ^= 1
     log = remembered.restart(checkpoint=True)
     assert remembered.keys() == ["a", "c"]
-    assert [damage.queue for damage in log.damages] == ["q", "q"]
+    assert [damage.queue for damage in log.damage.reports] == ["q", "q"]
     assert remembered.key("b")
     assert maybe_sequence(remembered.seen, "b") is None
     assert remembered.number("b", 1)

@@ -13,6 +13,7 @@ from store_service import ServiceFixture, run
 from warren.msgstore.files.segment_reads import ReadProblem
 from warren.msgstore.log.bodies_ahead import BodiesAhead
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
+from warren.msgstore.log.damage_book import Damage
 from warren.msgstore.log.jobs import (
     CommitJob,
     Errand,
@@ -22,7 +23,7 @@ from warren.msgstore.log.jobs import (
     UnlinkJob,
     WholeRecordsRead,
 )
-from warren.msgstore.log.message_log import LINGER_S, Damage
+from warren.msgstore.log.message_log import LINGER_S
 from warren.server.settings import StoreSettings
 from warren.server.store_upkeep import CHECKPOINT_PAUSE_S, DEAD_KEPT_S
 
@@ -242,9 +243,9 @@ def test_damages_are_logged_and_their_segment_is_copied_once(caplog: pytest.LogC
         f.publish()
         await f.until_written()
         for number in range(2):
-            f.log.damages.append(Damage(100, 1, "/", "q", number))
-            f.log.damages.append(Damage(200, 1, "", "", -1))
-            f.log.damages.append(Damage(-1, -1, "/", "a stream", 7))  # in a file of its own
+            f.log.damage.reports.append(Damage(100, 1, "/", "q", number))
+            f.log.damage.reports.append(Damage(200, 1, "", "", -1))
+            f.log.damage.reports.append(Damage(-1, -1, "/", "a stream", 7))  # in a file of its own
             f.files.problems.append(ReadProblem(1, 100, "Input/output error"))
             f.log.read_jobs.append(ReadJob([(64, 8)]))
             f.settle()
@@ -481,7 +482,7 @@ def test_what_scrubbing_finds_is_mended_behind_its_copy() -> None:
     async def test(f: ServiceFixture) -> None:
         f.publish()
         await f.until_written()
-        f.log.damages += [Damage(200, 1, "", "", -1), Damage(-1, -1, "/", "a stream", 7)]
+        f.log.damage.reports += [Damage(200, 1, "", "", -1), Damage(-1, -1, "/", "a stream", 7)]
         f.log.read_jobs.append(ReadJob([(64, 8)]))
         f.settle()
         await f.until(lambda: len(mender.asked) == 1)

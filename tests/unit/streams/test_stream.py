@@ -430,7 +430,7 @@ def test_a_damaged_message_is_passed_over_and_reported_once() -> None:
     expected = [offset for offset in range(600) if offset != 100]
     assert long.read_from(0) == expected
     assert long.read_from(90) == expected[90:]
-    assert [(damage.queue, damage.sequence_number) for damage in long.log.damages] == [("s", 100)]
+    assert [(damage.queue, damage.sequence_number) for damage in long.log.damage.reports] == [("s", 100)]
     assert (long.index.damaged_count, long.stream.ready_count) == (1, 600)
     assert long.read_from(100) == expected[100:]
 
@@ -441,7 +441,7 @@ def test_a_damaged_page_is_passed_over_and_reported_once() -> None:
     expected = [offset for offset in range(600) if offset // PAGE != 5]
     for first in (0, 5 * PAGE, 6 * PAGE - 1):
         assert long.read_from(first) == [offset for offset in expected if offset >= first]
-    assert [(damage.queue, damage.sequence_number) for damage in long.log.damages] == [("s", -1)]
+    assert [(damage.queue, damage.sequence_number) for damage in long.log.damage.reports] == [("s", -1)]
     assert (long.index.damaged_count, long.stream.ready_count) == (PAGE, 600 - PAGE)
     assert long.stream.ready_bytes == sum(len(long.bodies[offset]) for offset in expected)
     long.stream.check_invariants()
@@ -455,7 +455,7 @@ def test_a_damaged_page_that_two_are_reading_is_lost_once() -> None:
     client.feed(b"".join(method_frame(1, consume) for consume in consumes))
     deliveries = [each for each in client.take() if isinstance(each.method, m.BasicDeliver)]
     assert len(deliveries) == 2 * (600 - 6 * PAGE)
-    assert len(long.log.damages) == 1
+    assert len(long.log.damage.reports) == 1
     assert (long.index.damaged_count, long.stream.ready_count) == (PAGE, 600 - PAGE)
     long.stream.check_invariants()
 
@@ -470,7 +470,7 @@ def test_when_all_that_is_on_disk_is_damaged_the_rest_is_served() -> None:
     assert long.offsets(client) == expected
     long.publish(1)
     assert long.offsets(client) == [600]
-    assert [damage.sequence_number for damage in long.log.damages] == [-1] * len(lost)
+    assert [damage.sequence_number for damage in long.log.damage.reports] == [-1] * len(lost)
 
 
 def test_retention_passes_over_damage() -> None:
@@ -540,7 +540,8 @@ def test_a_search_passes_over_damaged_messages_and_pages() -> None:
         found = long.sought(START_MS + offset * 3)
         # It may be a message that cannot be read: the first delivered one counts.
         assert min(each for each in there if each >= found) == min(each for each in there if each >= offset)
-    assert sorted(damage.sequence_number for damage in long.log.damages) == [-1] * 6 + [0, 1, 100, 101, 102, 103, 210]
+    damaged = [int(damage.sequence_number) for damage in long.log.damage.reports]
+    assert sorted(damaged) == [-1] * 6 + [0, 1, 100, 101, 102, 103, 210]
 
 
 def test_a_search_passes_over_many_pages_that_are_gone() -> None:
@@ -643,7 +644,7 @@ def test_a_look_reports_no_damage() -> None:
     long.spoil_message(10)
     seen = [each.place for each in long.looked()]
     assert seen == [offset for offset in range(600) if offset != 10 and offset // PAGE != 5]
-    assert not long.log.damages
+    assert not long.log.damage.reports
     assert long.stream.ready_count == 600
 
 

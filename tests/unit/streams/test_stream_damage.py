@@ -31,7 +31,7 @@ def test_a_damaged_chunk_is_reported_once_and_passed_over() -> None:
         assert s.read(15) == list(range(20, 45))
         assert [each.place for each in s.looked()] == left
         assert s.sought(s.times[15]) in range(10, 21)
-    (damage,) = s.log.damages
+    (damage,) = s.log.damage.reports
     assert (damage.vhost, damage.queue, damage.sequence_number) == ("/", "s", 10)
     assert (s.stream.ready_count, s.stream.first_offset()) == (45, 0), "it is still there, and cannot be read"
     s.check_memory()
@@ -58,7 +58,7 @@ def test_a_chunk_that_nobody_can_read_and_the_log_still_has_is_sealed_again(argu
     s.fs.spoil(path, len(written) - 64, len(written))
     s.chunk = 4
     s.restart(clean=False)
-    assert s.log.damages == [], "nothing is missing"
+    assert s.log.damage.reports == [], "nothing is missing"
     for _ in range(3):
         s.pass_sealing_time()
         assert s.table.end >= 28
@@ -103,16 +103,16 @@ def test_the_scrubber_reads_every_chunk_once_in_a_pass_and_reports_what_is_damag
     scrubber = Scrubber(s.log)
     for _ in range(2):
         assert scrub(s, scrubber) == [*sizes, 0]
-    assert (scrubber.read_bytes, s.log.damages) == (2 * sum(sizes), [])
+    assert (scrubber.read_bytes, s.log.damage.reports) == (2 * sum(sizes), [])
     s.restart(clean=True)
     scrubber = Scrubber(s.log)
     s.damage(13)
     s.damage(33)
     scrub(s, scrubber, passes=3)
-    found = [(damage.queue, damage.sequence_number) for damage in s.log.damages]
+    found = [(damage.queue, damage.sequence_number) for damage in s.log.damage.reports]
     assert found == [("s", 10), ("s", 30)]
     assert s.read() == [*range(10), *range(20, 30), *range(40, 45)]
-    assert len(s.log.damages) == 2, "a reader does not say it again"
+    assert len(s.log.damage.reports) == 2, "a reader does not say it again"
 
 
 def test_the_scrubber_passes_over_a_chunk_that_the_disk_does_not_give() -> None:
@@ -126,7 +126,7 @@ def test_the_scrubber_passes_over_a_chunk_that_the_disk_does_not_give() -> None:
     job.is_left = True
     job.finished()
     assert [size > 0 for size in scrub(s, scrubber)] == [True, True, True, False]
-    assert s.log.damages == []
+    assert s.log.damage.reports == []
 
 
 def test_the_scrubber_looks_at_so_many_streams_in_a_step_whether_it_finds_a_chunk_or_not() -> None:
@@ -164,12 +164,12 @@ def test_the_scrubber_finds_what_comes_and_misses_nothing_that_goes() -> None:
     s.publish(10)
     begun = scrub(s, scrubber)
     assert len([size for size in begun if size]) == len(s.files())
-    assert s.log.damages == []
+    assert s.log.damage.reports == []
     assert scrubber.step() > 0
     s.delete()  # likewise
     s.harness.settle()
     scrub(s, scrubber)
-    assert s.log.damages == []
+    assert s.log.damage.reports == []
     assert s.log.sealed_streams == {}
     s.log.check_invariants()
 
@@ -188,7 +188,7 @@ def test_a_chunk_that_retention_has_removed_is_no_damage() -> None:
         found += came
         reader.send(1, m.BasicAck(0, True))
     assert found == [*range(5, 10), *range(first, 60)], "what was read already is delivered"
-    assert s.log.damages == []
+    assert s.log.damage.reports == []
     reader.hang_up()
 
 
@@ -207,7 +207,7 @@ def test_nothing_is_sealed_from_a_damaged_message_on_until_it_is_given_up() -> N
     assert s.table.end == 30
     left = [offset for offset in range(60) if offset != 33]
     assert s.read() == left
-    (damage,) = s.log.damages
+    (damage,) = s.log.damage.reports
     assert damage.sequence_number == 33
     assert index.lsn_of(33) == lsn and s.stream.ready_count == 60
     s.restart(clean=True)
@@ -296,4 +296,4 @@ def test_a_chunk_that_was_replaced_while_its_read_waited_is_not_damaged() -> Non
     table.drop_oldest()
     assert not table.has(place)
     job.finished()
-    assert s.log.damages == [] and not reader.is_bad(place) and not reader.is_reading()
+    assert s.log.damage.reports == [] and not reader.is_bad(place) and not reader.is_reading()

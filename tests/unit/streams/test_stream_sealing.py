@@ -283,7 +283,7 @@ def test_offsets_are_not_used_again_when_the_last_chunk_is_lost_and_that_is_repo
     s._begin(s.harness.restart(clean=True))
     assert s.bounds() == [[(0, 10), (10, 20)]]
     assert s.stream.next_offset() == 30
-    (damage,) = s.log.damages
+    (damage,) = s.log.damage.reports
     assert (damage.vhost, damage.queue, damage.sequence_number) == ("/", "s", 20)
     assert s.stream.ready_count == 20
     s.publish(15)
@@ -293,7 +293,7 @@ def test_offsets_are_not_used_again_when_the_last_chunk_is_lost_and_that_is_repo
     s.restart(clean=False)
     assert s.read() == [*range(20), *range(30, 45)]
     assert s.bounds() == [[(0, 10), (10, 20), (30, 40)]]
-    assert s.log.damages == [], "that is said once"
+    assert s.log.damage.reports == [], "that is said once"
 
 
 def test_keys_of_what_is_sealed_are_remembered() -> None:

@@ -31,6 +31,7 @@ from warren.msgstore.log.batch import Batch, BatchWaiter, tell_all
 from warren.msgstore.log.bodies_ahead import AheadFile, BodiesAhead
 from warren.msgstore.log.checkpoint_cycle import CheckpointCycle
 from warren.msgstore.log.columns import CHUNK_BYTES, CHUNK_MESSAGES
+from warren.msgstore.log.damage_book import DamageBook
 from warren.msgstore.log.doomed_pages import DoomedPages
 from warren.msgstore.log.epoch_table import NO_LIFE, EpochTable
 from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, PortionJob, SealJob, UnlinkJob
@@ -78,20 +79,6 @@ FURTHER_ROWS: Final = 32768
 NO_WAIT: Final = 0
 LARGE_WAIT: Final = 1
 ALL_WAIT: Final = 2
-
-
-class Damage:
-    """A place of the log that no longer has the bytes written there.
-
-    `queue` and `vhost` are ``""`` when it is not known whose it was, `sequence_number` -1 when it is more than one.
-    """
-
-    def __init__(self, lsn: int, segment: int, vhost: str, queue: str, sequence_number: int) -> None:
-        self.lsn = lsn
-        self.segment = segment
-        self.vhost = vhost
-        self.queue = queue
-        self.sequence_number = sequence_number
 
 
 class FrameAhead:
@@ -165,9 +152,7 @@ class MessageLog:
         self.sealed_streams: dict[int, SealedStream] = {}  # those that are served, by queue id
         self.seal_messages: i64 = CHUNK_MESSAGES  # of a full chunk
         self.seal_bytes: i64 = CHUNK_BYTES
-        self.damages: list[Damage] = []  # taken by the shell
-        self.damaged_indexes: dict[int, QueueIndex] = {}  # by queue id: those with damage that is known
-        self.damaged_chunks: dict[int, set[int]] = {}  # by stream id: the first offsets of damaged chunks
+        self.damage = DamageBook(self.segments)
         self._waiting_reads: list[IndexOwner] = []
 
     @property
@@ -529,13 +514,6 @@ class MessageLog:
     def is_page(self, data: bytes, length: i64) -> bool:
         """Tell whether `data` is an intact PAGE record of `length` bytes."""
         return record_length(data, 0) == length and data[8] == PAGE and is_intact(self.checksum, data, 0, length)
-
-    def report_damage(self, index: QueueIndex, number: i64, lsn: i64) -> None:
-        """Report a damaged message to the operator, once, or with -1 a page of them."""
-        if number >= 0 and not index.damage_message(number):
-            return
-        segment = self.segments.find(lsn)
-        self.damages.append(Damage(int(lsn), int(segment.number), index.vhost, index.name, int(number)))
 
     def maybe_message(
         self, index: QueueIndex, number: i64, data: bytes, at: i64, length: i64, is_checked: bool

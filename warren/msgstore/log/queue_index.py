@@ -229,13 +229,13 @@ class QueueIndex:
         if damage is None:
             damage = IndexDamage(self.page_entries, self.log.now_ms)
             self.damage = damage
-            self.log.damaged_indexes[int(self.queue_id)] = self
+            self.log.damage.indexes[int(self.queue_id)] = self
         return damage
 
     def forget_damage(self) -> None:
         """Forget the damage: nothing is damaged any longer."""
         self.damage = None
-        self.log.damaged_indexes.pop(int(self.queue_id), None)
+        self.log.damage.indexes.pop(int(self.queue_id), None)
 
     def is_damaged(self, number: i64) -> bool:
         """Tell whether a message is known to be damaged, or its page."""

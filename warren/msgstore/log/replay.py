@@ -317,7 +317,7 @@ class Replay:
             return
         data = self._read(int(page.lsn), int(page.length))
         if not self.log.is_page(data, page.length):
-            self.log.report_damage(index, -1, page.lsn)
+            self.log.damage.report_message(index, -1, page.lsn)
             index.lose_page(page)
             return
         index.page_loaded(page, page_entries(data, 0), 1 << 62)

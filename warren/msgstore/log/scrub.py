@@ -2,7 +2,7 @@
 
 1. A pass reads every frame of every sealed segment of the log once, a piece at a time, and then every chunk of every
    stream that is there by then; the shell sets the pace.
-2. A wrong crc is reported once (`MessageLog.damages`) and changes nothing: recovery and the readers of single messages
+2. A wrong crc is reported once (`DamageBook.reports`) and changes nothing: recovery and the readers of single messages
    decide for themselves which bytes they believe.
 3. A segment may be removed while it is being scrubbed. Nothing is requested for a segment that is gone: the pass
    continues with the next one.
@@ -18,7 +18,7 @@ from librt.strings import read_i64_be
 from mypy_extensions import i64
 
 from warren.msgstore.log.jobs import Errand, ReadJob, SealedRead
-from warren.msgstore.log.message_log import Damage, MessageLog
+from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.records import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
@@ -234,5 +234,5 @@ class Scrubber:
 
     def _report(self, segment: Segment, lsn: i64) -> None:
         self._reported.add(int(segment.number))
-        self.log.damages.append(Damage(int(lsn), int(segment.number), "", "", -1))
+        self.log.damage.report_frame(lsn, segment.number)
         self._at = segment.end_lsn
