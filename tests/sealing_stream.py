@@ -47,8 +47,8 @@ class Sealing:
         self.harness = harness
         self.fs: SimulatedFileSystem = harness._fs
         self.log = harness.broker.log
-        self.log.seal_messages = self.chunk
-        self.log.seal_bytes = self.seal_bytes or self.log.seal_bytes
+        self.log.sealed.chunk_messages = self.chunk
+        self.log.sealed.chunk_bytes = self.seal_bytes or self.log.sealed.chunk_bytes
         self.publisher = harness.channel()
         self.publisher.call(1, m.ConfirmSelect(False))
         self.jobs: Counter[str] = Counter()
@@ -120,11 +120,11 @@ class Sealing:
 
         def run_with_one_seal() -> bool:
             if self.log.seal_jobs:
-                self.log.seal_messages = 100_000
+                self.log.sealed.chunk_messages = 100_000
             return run()
 
         self.harness.store.run = run_with_one_seal  # type: ignore[method-assign]
-        self.log.seal_messages = count
+        self.log.sealed.chunk_messages = count
         self.seal()
         self.harness.store.run = run  # type: ignore[method-assign]
 

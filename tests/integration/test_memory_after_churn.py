@@ -270,7 +270,7 @@ def _sealed_streams(harness: Harness) -> None:
     for name, more in (("s", {"x-max-length-bytes": 4000}), ("k", {"x-cleanup": "compact"})):
         arguments: Table = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 300}
         client.declare(name, durable=True, arguments=arguments | more)
-    log.seal_messages = 5
+    log.sealed.chunk_messages = 5
     streams = [harness.queue(name) for name in ("s", "k")]
 
     def publish(count: int) -> None:
@@ -319,7 +319,7 @@ def _sealed_streams(harness: Harness) -> None:
     publish(40)
     second.hang_up()
     harness.store.hold = True
-    log.seal_messages = 3
+    log.sealed.chunk_messages = 3
     for stream in streams:
         assert isinstance(stream, Stream)
         look(stream, Cursor(), 5, told.append)

@@ -70,7 +70,7 @@ class Life:
         self.crashes = self.again = 0
         self.end = 0
         self.harness = DurableHarness()
-        self.harness.broker.log.seal_messages = 7
+        self.harness.broker.log.sealed.chunk_messages = 7
         self.publisher = self.publishing()
         self.publisher.declare("s", durable=True, arguments={"x-queue-type": "stream"})
         self.groups = {name: ModelGroup(name) for name in NAMES}

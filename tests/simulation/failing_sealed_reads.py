@@ -93,7 +93,7 @@ class UnreadSealingLife(SealingLife):
                 raise Violation("a start that was refused has changed a file") from None
             return
         self.tolerated += failing.hits > 0
-        found.broker.log.seal_messages = self.chunk
+        found.broker.log.sealed.chunk_messages = self.chunk
         ends = {name: int(found.queue(name).next_offset()) for name in self.known}  # type: ignore[attr-defined]
         client = found.channel()
         client.call(1, m.ConfirmSelect(False))

@@ -745,7 +745,7 @@ MUTANTS: Final = (
     mutant(
         "deleted-stream-left-behind",
         "the same, after a crash in the middle of it",
-        (REPLAY, lines("self.log.deleted_queues.add(queue_id)", indent=12), ""),
+        (REPLAY, lines("self.log.sealed.deleted.add(queue_id)", indent=12), ""),
     ),
     mutant(
         "epoch-not-raised",

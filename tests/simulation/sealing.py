@@ -96,7 +96,7 @@ class SealingLife:
     def _begin(self, harness: DurableHarness) -> None:
         self.harness = harness
         self.log = harness.broker.log
-        self.log.seal_messages = self.chunk
+        self.log.sealed.chunk_messages = self.chunk
         self.compaction = Compaction(self.log)
         self._held_seals: list[SealJob] = []
         self._holds_seals = False
@@ -322,7 +322,7 @@ class SealingLife:
     ) -> None:
         dumped = _dumped(fs) if self.random.random() < LOOKED_INTO else None
         found = DurableHarness(fs, catalogue, int(self.log.now_ms), self._memory(), SHAPE)
-        found.broker.log.seal_messages = self.chunk
+        found.broker.log.sealed.chunk_messages = self.chunk
         if found.sealed_problems:
             raise Violation(f"the start says {found.sealed_problems}")
         if dumped is not None:

@@ -114,5 +114,5 @@ def open_store(fs: SimulatedFileSystem, shape: Shape, epoch: int | None = None) 
     sealed = store.scan_sealed(log.store_id, partial(log_has, log))
     log.removals.take_sealed(sealed.tables)
     # How many messages a chunk of a stream has: the tests of streams hold for any number.
-    log.seal_messages = int(os.environ.get("WARREN_TEST_SEAL_MESSAGES", log.seal_messages))
+    log.sealed.chunk_messages = int(os.environ.get("WARREN_TEST_SEAL_MESSAGES", log.sealed.chunk_messages))
     return Opened(store, log, found, sealed.problems)

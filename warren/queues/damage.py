@@ -53,7 +53,7 @@ def damaged_messages(log: MessageLog) -> int:
         if index.damage is not None:
             count += index.damage.message_count()
     for stream_id, firsts in log.damage.chunks.items():
-        stream = log.sealed_streams.get(stream_id)
+        stream = log.sealed.served.get(stream_id)
         if stream is not None:
             table = stream.sealed()
             for first in firsts:
@@ -70,7 +70,7 @@ def damaged_places(log: MessageLog, most: int) -> list[DamagedPlace]:
             break
         found += _places_of(index)
     for stream_id, firsts in log.damage.chunks.items():
-        stream = log.sealed_streams.get(stream_id)
+        stream = log.sealed.served.get(stream_id)
         if stream is None or len(found) >= most:
             continue
         table = stream.sealed()
@@ -119,7 +119,7 @@ def give_up_damage(log: MessageLog, vhost: str, queue: str) -> int:
         else:
             index.forget_damage()
     for stream_id in list(log.damage.chunks):
-        stream = log.sealed_streams.get(stream_id)
+        stream = log.sealed.served.get(stream_id)
         if stream is not None and stream.named() == (vhost, queue):
             firsts = log.damage.chunks.pop(stream_id)
             table = stream.sealed()

@@ -382,13 +382,13 @@ class Application:
                 messages=int(index.live_count),
                 advice="run `warren store export` on a copy of the data directory",
             )
-        for stream_id, table in self._broker.log.sealed.items():
+        for stream_id, table in self._broker.log.sealed.recovered.items():
             log.error(
                 "messages of a stream that is not in the metadata store are kept, but not served",
                 stream_id=stream_id,
                 messages=int(table.count),
             )
-        self._broker.log.sealed.clear()
+        self._broker.log.sealed.recovered.clear()
 
     async def _load_definitions(self) -> None:
         """Import the file of definitions, if there is one, and wait until they are durable."""

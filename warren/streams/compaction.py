@@ -259,6 +259,7 @@ class Compaction:
             self._give_up_group()
             return
         writer = self._writer
+        sealed = self._log.sealed
         stop: i64 = min(self._row + STEP_MESSAGES, raw.count)
         while self._row < stop:
             row: i64 = self._row
@@ -267,7 +268,7 @@ class Compaction:
                 message = raw.message(row)
                 writer.add(raw.offset_at(row), message, False)
                 writer.filter_by(filter_value_of(message))
-                if writer.count >= self._log.seal_messages or writer.content_bytes >= self._log.seal_bytes:
+                if writer.count >= sealed.chunk_messages or writer.content_bytes >= sealed.chunk_bytes:
                     self._write(raw.offset_at(row) + 1)
                     return
         if self._row < raw.count:

@@ -76,6 +76,7 @@ class Sealer:
             return
         messages = stream.messages
         log = self.log
+        sealed = log.sealed
         synced: i64 = messages.synced_to()
         index = messages.index
         if index is not None and index.damage is not None:
@@ -87,15 +88,15 @@ class Sealer:
         while not self._is_full(writer) and self.next < synced:
             tail: i64 = messages.tail_from()
             if self.next < tail:
-                self._read(stream, min(tail, synced, self.next + log.seal_messages - writer.count))
+                self._read(stream, min(tail, synced, self.next + sealed.chunk_messages - writer.count))
                 return
             offset: i64 = self.next
-            stop: i64 = min(synced, offset + log.seal_messages - writer.count)
+            stop: i64 = min(synced, offset + sealed.chunk_messages - writer.count)
             for message in messages.messages(offset, stop):
                 assert message is not None
                 self._add(writer, offset, message)
                 offset += 1
-                if writer.content_bytes >= log.seal_bytes:
+                if writer.content_bytes >= sealed.chunk_bytes:
                     break
             self.next = offset
         self._account(writer)
@@ -107,16 +108,17 @@ class Sealer:
 
     def may_fill(self, stream: Stream, end: i64) -> bool:
         """Tell whether there may be enough for a chunk when everything before offset `end` is synced."""
-        log = self.log
+        sealed = self.log.sealed
         first: i64 = self._first
         if self._writer is None:
             job = self._job
             first = stream.messages.first_unsealed() if job is None else job.end
-        return end - first >= log.seal_messages or stream.unsealed_bytes() >= log.seal_bytes
+        return end - first >= sealed.chunk_messages or stream.unsealed_bytes() >= sealed.chunk_bytes
 
     def _begin(self, stream: Stream, synced: i64) -> bool:
         """Begin to gather a chunk, if it is worth it."""
         log = self.log
+        sealed = log.sealed
         first: i64 = stream.messages.first_unsealed()
         job = self._job
         if job is not None:
@@ -126,7 +128,7 @@ class Sealer:
         # Do not read messages back from disk for only a part of a chunk.
         is_whole: bool = log.resident_bytes > log.memory_bytes or first < stream.messages.tail_from()
         share: i64 = 1 if is_whole else BEGIN_SHARE
-        if synced - first < log.seal_messages // share and stream.unsealed_bytes() < log.seal_bytes // share:
+        if synced - first < sealed.chunk_messages // share and stream.unsealed_bytes() < sealed.chunk_bytes // share:
             return False
         self._first = first
         self.next = first
@@ -134,7 +136,8 @@ class Sealer:
         return True
 
     def _is_full(self, writer: ColumnsWriter) -> bool:
-        return writer.count >= self.log.seal_messages or writer.content_bytes >= self.log.seal_bytes
+        sealed = self.log.sealed
+        return writer.count >= sealed.chunk_messages or writer.content_bytes >= sealed.chunk_bytes
 
     def _add(self, writer: ColumnsWriter, offset: i64, message: Message) -> None:
         writer.add(offset, message, False)

@@ -29,7 +29,8 @@ from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelExce
 from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.msgstore.log.sealed_table import SealedChunk, SealedStream, SealedTable
+from warren.msgstore.log.sealed_streams import SealedStream
+from warren.msgstore.log.sealed_table import SealedChunk, SealedTable
 from warren.queues.base_queue import BaseQueue
 from warren.queues.consumer import Consumer
 from warren.queues.dispatch import DRAIN_BUDGET
@@ -83,8 +84,8 @@ class Stream(OffsetQueue):
         self._compactor: Compactor | None = None  # None: nothing was ever compacted
         self._recovered: RecoveredSealing | None = None  # None: nothing was found at the start
         self._lost_chunks: set[int] | None = None  # offsets from which sealed messages are missing; None: none are
-        host.log.sealed_streams[store_id] = _Sealed(self)
-        sealed = host.log.sealed.pop(store_id, None)
+        host.log.sealed.served[store_id] = _Sealed(self)
+        sealed = host.log.sealed.recovered.pop(store_id, None)
         if sealed is not None:
             self._restore_sealed(sealed)
 
@@ -381,7 +382,7 @@ class Stream(OffsetQueue):
         if self._recovered is not None:
             self._recovered.close()
             self._recovered = None
-        self._log.sealed_streams.pop(self.store_id, None)
+        self._log.sealed.served.pop(self.store_id, None)
         self._log.damage.chunks.pop(self.store_id, None)
         self.messages.sealer.close(self.store_id)
         self._compactor = None

@@ -57,7 +57,7 @@ class Streams:
         self.publisher.feed(b"".join(publish_frames("", "s", b"%d" % number) for number in range(first, end)))
 
     def seal(self) -> None:
-        self.harness.broker.log.seal_messages = 10
+        self.harness.broker.log.sealed.chunk_messages = 10
         self.stream.messages.sealer.step(self.stream)
         self.harness.settle()
 
@@ -306,7 +306,7 @@ def test_limits_count_bodies_as_they_are_uncompressed(where: str) -> None:
 
 def test_batches_within_a_chunk_do_not_become_smaller() -> None:
     s = Streams(0)
-    s.harness.broker.log.seal_messages = 160
+    s.harness.broker.log.sealed.chunk_messages = 160
     s.publisher.feed(b"".join(publish_frames("", "s", b"x" * BODY) for _ in range(160)))
     s.stream.messages.sealer.step(s.stream)
     s.harness.settle()

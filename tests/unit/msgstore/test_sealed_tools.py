@@ -47,7 +47,7 @@ class Broker:
     def _begin(self, harness: DurableHarness) -> None:
         self.harness = harness
         self.fs: SimulatedFileSystem = harness._fs
-        harness.broker.log.seal_messages = CHUNK
+        harness.broker.log.sealed.chunk_messages = CHUNK
         self.client: Client = harness.channel()
         self.client.call(1, m.ConfirmSelect(False))
 

@@ -32,7 +32,7 @@ class Kept:
     def __init__(self) -> None:
         self.fs = SimulatedFileSystem()
         self.harness = DurableHarness(self.fs)
-        self.harness.broker.log.seal_bytes = 1 << 30
+        self.harness.broker.log.sealed.chunk_bytes = 1 << 30
         self.publisher = self.harness.channel()
         self.declare()
 

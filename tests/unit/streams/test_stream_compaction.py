@@ -35,7 +35,7 @@ class Keys:
     def _begin(self, harness: DurableHarness) -> None:
         self.harness = harness
         self.log = harness.broker.log
-        self.log.seal_messages = CHUNK
+        self.log.sealed.chunk_messages = CHUNK
         self.log.memory_bytes = 0  # the tail, which is delivered as it was published, is as short as can be
         self.client = harness.channel()
         self.client.call(1, m.ConfirmSelect(False))

@@ -170,7 +170,7 @@ def test_the_scrubber_finds_what_comes_and_misses_nothing_that_goes() -> None:
     s.harness.settle()
     scrub(s, scrubber)
     assert s.log.damage.reports == []
-    assert s.log.sealed_streams == {}
+    assert s.log.sealed.served == {}
     s.log.check_invariants()
 
 
@@ -202,7 +202,7 @@ def test_nothing_is_sealed_from_a_damaged_message_on_until_it_is_given_up() -> N
     lsn = int(index.lsn_of(33))
     segment = s.log.segments.find(lsn)
     s.fs.flip_bit(f"log/{int(segment.number):010d}", lsn - int(segment.base_lsn) + 40, 1)
-    s.log.seal_messages = 30
+    s.log.sealed.chunk_messages = 30
     s.pass_sealing_time()
     assert s.table.end == 30
     left = [offset for offset in range(60) if offset != 33]
@@ -211,12 +211,12 @@ def test_nothing_is_sealed_from_a_damaged_message_on_until_it_is_given_up() -> N
     assert damage.sequence_number == 33
     assert index.lsn_of(33) == lsn and s.stream.ready_count == 60
     s.restart(clean=True)
-    s.log.seal_messages = 30
+    s.log.sealed.chunk_messages = 30
     assert s.read() == left
     (place,) = damaged_places(s.log, 10)
     assert (place.queue, place.what, place.first, place.end, place.messages) == ("s", "messages", 33, 34, 1)
     assert give_up_damage(s.log, "/", "s") == 1
-    s.log.seal_messages = 29
+    s.log.sealed.chunk_messages = 29
     s.harness.settle()
     s.pass_sealing_time()
     s.harness.settle()
@@ -248,7 +248,7 @@ def test_counts_are_right_when_an_index_page_is_damaged_that_is_half_sealed() ->
     assert s.read() == left
     assert (s.stream.ready_count, messages.middle.count) == (88, 68)
     assert abs(int(s.stream.ready_bytes) - sum(len(s.bodies[offset]) for offset in left)) < 5
-    s.log.seal_messages = 20
+    s.log.sealed.chunk_messages = 20
     s.seal()
     assert s.read() == left
     assert s.table.count + messages.middle.count == 88
@@ -270,7 +270,7 @@ def test_a_group_whose_requeued_message_is_gone_gets_what_comes_behind_it_as_it_
     s.stream.pause(paused=True)
     for offset in (33, 50):
         reader.send(1, m.BasicReject(tags[offset], True))
-    s.log.seal_messages = 59
+    s.log.sealed.chunk_messages = 59
     s.pass_sealing_time()
     assert (s.table.end, give_up_damage(s.log, "/", "s")) == (0, 1)
     s.harness.settle()

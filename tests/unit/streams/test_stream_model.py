@@ -57,7 +57,7 @@ class Run:
     def _begin(self, harness: DurableHarness) -> None:
         self.harness = harness
         self.log = harness.broker.log
-        self.log.seal_messages = self.seals or self.log.seal_messages
+        self.log.sealed.chunk_messages = self.seals or self.log.sealed.chunk_messages
         self.publisher = harness.channel()
         self.publisher.call(1, m.ConfirmSelect(False))
         self.readers = []

@@ -248,9 +248,9 @@ def test_a_chunk_behind_one_that_ended_within_an_absent_page_leaves_what_is_behi
     s.restart(clean=True)
     s.page_out()
     held = s.hold_seals()
-    s.log.seal_messages = PAGE + 4
+    s.log.sealed.chunk_messages = PAGE + 4
     s.seal()
-    s.log.seal_messages = 2 * PAGE - 4
+    s.log.sealed.chunk_messages = 2 * PAGE - 4
     s.seal()
     assert s.stream.messages.sealer.next == 3 * PAGE
     s.release(held)

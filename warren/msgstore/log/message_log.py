@@ -30,7 +30,6 @@ from mypy_extensions import i64
 from warren.msgstore.log.batch import Batch, BatchWaiter, tell_all
 from warren.msgstore.log.bodies_ahead import AheadFile, BodiesAhead
 from warren.msgstore.log.checkpoint_cycle import CheckpointCycle
-from warren.msgstore.log.columns import CHUNK_BYTES, CHUNK_MESSAGES
 from warren.msgstore.log.damage_book import DamageBook
 from warren.msgstore.log.doomed_pages import DoomedPages
 from warren.msgstore.log.epoch_table import NO_LIFE, EpochTable
@@ -59,7 +58,7 @@ from warren.msgstore.log.records import (
     sequence_number_of_place,
 )
 from warren.msgstore.log.removals import Removals
-from warren.msgstore.log.sealed_table import SealedStream, SealedTable
+from warren.msgstore.log.sealed_streams import SealedStreams
 from warren.msgstore.log.segments import Segment, SegmentTable
 
 # A batch without waiters is closed when it has this much, or when it is `LINGER_S` old.
@@ -146,12 +145,7 @@ class MessageLog:
         self.seal_jobs: list[SealJob] = []
         self.checkpoint_jobs: list[CheckpointJob] = []
         self.unlink_jobs: list[UnlinkJob] = []
-        # Tables of the files of streams by queue id, from recovery until the streams are restored.
-        self.sealed: dict[int, SealedTable] = {}
-        self.deleted_queues: set[int] = set()  # those whose end recovery has replayed
-        self.sealed_streams: dict[int, SealedStream] = {}  # those that are served, by queue id
-        self.seal_messages: i64 = CHUNK_MESSAGES  # of a full chunk
-        self.seal_bytes: i64 = CHUNK_BYTES
+        self.sealed = SealedStreams()
         self.damage = DamageBook(self.segments)
         self._waiting_reads: list[IndexOwner] = []
 

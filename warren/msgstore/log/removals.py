@@ -107,10 +107,10 @@ class Removals:
 
     def take_sealed(self, tables: dict[int, SealedTable]) -> None:
         """Take over the files of streams that recovery found; those of deleted streams are removed."""
-        log = self._log
-        log.sealed = tables
-        for stream_id in sorted(log.deleted_queues):
+        sealed = self._log.sealed
+        sealed.recovered = tables
+        for stream_id in sorted(sealed.deleted):
             table = tables.pop(stream_id, None)
             if table is not None:
                 self.drop(stream_id, [int(segment.first) for segment in table.segments])
-        log.deleted_queues = set()
+        sealed.deleted = set()

@@ -241,7 +241,7 @@ class Replay:
             self._queue(data, at, flags)
         elif kind == QUEUE_DELETED:
             queue_id = int(read_i64_be(data, at + 16))
-            self.log.deleted_queues.add(queue_id)
+            self.log.sealed.deleted.add(queue_id)
             index = self.log.indexes.pop(queue_id, None)
             if index is not None:
                 index.deleted = True

@@ -144,7 +144,7 @@ class Scrubber:
         return None
 
     def _begin_chunk(self) -> i64:
-        streams = self.log.sealed_streams
+        streams = self.log.sealed.served
         left = self._streams
         if left is None:
             left = self._streams = list(reversed(streams))
@@ -172,7 +172,7 @@ class Scrubber:
         if job.chunk is not None:
             self.read_bytes += len(job.chunk)
             return
-        stream = self.log.sealed_streams.get(job.stream_id)
+        stream = self.log.sealed.served.get(job.stream_id)
         if stream is None:
             return
         if stream.sealed().has(job.place):

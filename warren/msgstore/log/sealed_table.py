@@ -185,19 +185,3 @@ class SealedTable:
                     if chunk.max_time_us >= time_us:
                         return chunk
         return None
-
-
-class SealedStream:
-    """A stream that is served, for code that visits all of them."""
-
-    def sealed(self) -> SealedTable:
-        """Return the table of its sealed chunks."""
-        raise AssertionError("overridden")
-
-    def named(self) -> tuple[str, str]:
-        """Return its vhost and its name."""
-        raise AssertionError("overridden")
-
-    def chunk_damaged(self, place: SealedChunk) -> None:
-        """Note that a chunk cannot be read."""
-        raise AssertionError("overridden")

@@ -104,7 +104,7 @@ def test_messages_come_back_as_they_were_at_an_earlier_place_or_time(
 
 def test_a_stream_ends_where_it_ended_then_although_later_messages_are_sealed(broker: Broker, tmp_path: Path) -> None:
     """cutting (2)"""
-    broker.on_loop(lambda: setattr(broker.engine.log, "seal_messages", 16))
+    broker.on_loop(lambda: setattr(broker.engine.log.sealed, "chunk_messages", 16))
     broker.declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
 
     def publish(count: int) -> None:
