@@ -128,13 +128,13 @@ class Engine:
                 self._follow(take_durable_changes(broker, self.store))
                 busy |= not broker.journal.lane.is_behind()
         busy |= self._flush()
-        for connection in broker.take_ended():
-            client = self.clients.get(connection.key)
+        for peer in broker.take_ended():
+            client = self.clients.get(peer.key)
             if client is not None:
                 client.ended = True
-        for connection in broker.take_resumed():
+        for peer in broker.take_resumed():
             busy = True
-            connection.feed(b"")
+            peer.feed(b"")
         broker.notices.clear()
         return busy or broker.has_work()
 

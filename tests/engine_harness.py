@@ -176,8 +176,8 @@ class Harness(Engine):
         """Compare what the queue counts with what channels owe it, when no transaction has some of that."""
         owed = [
             int(delivery.message.body_bytes)
-            for connection in self.broker.connections.values()
-            for channel in connection.channels.values()
+            for peer in self.broker.connections.values()
+            for channel in peer.channels.values()
             for delivery in deliveries_of(queue, channel.ledger.unanswered())
         ]
         assert len(owed) <= queue.unacked_count

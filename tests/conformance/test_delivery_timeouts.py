@@ -321,8 +321,8 @@ def test_marks_of_time_are_bounded(client: Client, other: Client, harness: Harne
         client.send(1, m.BasicAck(number, False))
         harness.pass_time(60)
         client.take()
-    (connection, *_) = [each for each in harness.broker.connections.values() if each.channels[1].ledger.consumers]
-    assert len(connection.channels[1].ledger._marks) <= 256  # it is what would grow
+    (peer, *_) = [each for each in harness.broker.connections.values() if each.channels[1].ledger.consumers]
+    assert len(peer.channels[1].ledger._marks) <= 256  # it is what would grow
     other.publish("", "p", b"late")
     client.deliveries()
     let_minutes_pass(harness, 33)

@@ -334,7 +334,7 @@ def test_a_direct_session_is_refused_while_memory_is_short(harness: Harness) -> 
     for number in range(CONNECTION_BYTES // QUEUE_BYTES + 1):
         direct.command(QueueDeclaration(f"q{number}", durable=False))
     harness.settle()
-    refused = direct.peer.answers[-1]
+    refused = direct.direct.answers[-1]
     assert isinstance(refused, ChannelException)
     assert refused.explanation == "memory is short: nothing can be declared or bound until the memory alarm is over"
     assert len(harness.vhost.queues) < CONNECTION_BYTES // QUEUE_BYTES + 1

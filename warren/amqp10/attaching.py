@@ -105,10 +105,10 @@ def _write_attach(session: Amqp10Session, values: list[object]) -> None:
         SessionError: its peer does not take such a large frame.
     """
     data = frame(session.channel, ATTACH, values)
-    most = int(session.peer.peer_frame_bytes)
+    most = int(session.amqp10.peer_frame_bytes)
     if len(data) > most:
         raise SessionError(LIMIT_EXCEEDED, f"the answer to an attach has {len(data)} bytes (maximum of a frame {most})")
-    session.connection.outbox.write(data)
+    session.peer.outbox.write(data)
 
 
 def _refuse(session: Amqp10Session, name: str, handle: int, role: bool, error: ChannelException) -> None:

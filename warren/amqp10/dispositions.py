@@ -237,8 +237,8 @@ class DispositionRun(Job):
         if not self._returning.end(steps):
             return False
         if self._answer and session.is_open():
-            session.connection.outbox.write(self._answer)
-            session.connection.check_outbox()
+            session.peer.outbox.write(self._answer)
+            session.peer.check_outbox()
         return True
 
     def failed(self) -> bool:

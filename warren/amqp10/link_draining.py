@@ -40,14 +40,14 @@ def begin_drain(session: Amqp10Session, link: SendingLink) -> None:
     search = consumer.search
     if search is not None:
         search.mark(queue.ready)
-    session.connection.begin(DrainRun(session, link))
+    session.peer.begin(DrainRun(session, link))
 
 
 def continue_drains(session: Amqp10Session) -> None:
     """Continue: the client has taken the bytes that waited for it, so there is room for more."""
     for link in list(session.links.values()):
         if isinstance(link, SendingLink) and link.is_draining and not link.is_gone:
-            session.connection.begin(DrainRun(session, link))
+            session.peer.begin(DrainRun(session, link))
 
 
 def tick_drains(session: Amqp10Session) -> None:
@@ -58,7 +58,7 @@ def tick_drains(session: Amqp10Session) -> None:
             if consumer is None or (consumer.credit == link.credit and _is_through(link, consumer)):
                 _end(session, link)
             else:
-                session.connection.begin(DrainRun(session, link))
+                session.peer.begin(DrainRun(session, link))
 
 
 class DrainRun(Job):

@@ -153,7 +153,7 @@ class Management:
         session = self._session
         if end - start > HEAD_BYTES:
             raise LinkError(MESSAGE_SIZE, f"a request of more than {HEAD_BYTES} bytes")
-        session.peer.count_command()
+        session.amqp10.count_command()
         if not settled:
             session.write_state(delivery_id, described(ACCEPTED, []))
         session.top_up(link)
@@ -220,7 +220,7 @@ class Management:
         write_value(out, Described(ULong(PROPERTIES), fields))
         write_value(out, Described(ULong(APPLICATION_PROPERTIES), {"http:response": "1.1"}))
         write_value(out, Described(ULong(VALUE), body))
-        self._session.peer.respond_when_durable(self._session, request.link, out.getvalue(), ticket, batch)
+        self._session.amqp10.respond_when_durable(self._session, request.link, out.getvalue(), ticket, batch)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -270,12 +270,12 @@ class Management:
             self._run(request, m.QueueDelete(0, name, False, False, False), _OK)
         elif request.method == "GET":
             session.authorize(READ, "queue", _named(name))
-            self._respond(request, _OK, self._describe(session.vhost.queue(name, session.connection)), 0, 0)
+            self._respond(request, _OK, self._describe(session.vhost.queue(name, session.peer)), 0, 0)
         else:
             raise _Refused("405", f"queues do not support {request.method[:16]}")
 
     def _describe(self, queue: BaseQueue) -> dict[object, object]:
-        node = self._session.connection.broker.node
+        node = self._session.peer.broker.node
         return {
             "name": queue.name,
             "vhost": queue.vhost_name,
@@ -368,7 +368,7 @@ class Management:
             if binding.routing_key == key:
                 found.append(binding)
             binding = binding.next_to_destination
-        session.connection.units_left -= looks
+        session.peer.units_left -= looks
         return found
 
     def _list(self, request: Request, given: dict[str, str]) -> None:

@@ -90,7 +90,7 @@ class Amqp10Session(Session):
     """One session. `channel`: its number in both directions, of which `number` is one more."""
 
     def __init__(self, peer: Amqp10Peer, channel: int, next_incoming_id: i64, window: i64) -> None:
-        self.peer: Amqp10Peer = peer
+        self.amqp10: Amqp10Peer = peer
         self.channel = channel
         self.transfers = Amqp10Ledger(peer, channel + 1, channel, window, peer.broker.limits.unacked_per_channel_max)
         super().__init__(peer, channel + 1, self.transfers)
@@ -155,14 +155,14 @@ class Amqp10Session(Session):
 
     def write_outcome(self, first: i64, count: i64) -> None:
         """Write that deliveries of the client, `count` from `first` on, are accepted."""
-        outbox = self.connection.outbox
+        outbox = self.peer.outbox
         outbox.touch()
         accepted(outbox.writer, self.channel, first, count)
 
     def write_state(self, delivery_id: i64, state: object) -> None:
         """Write the outcome of one delivery of the client."""
         number = int(delivery_id)
-        self.connection.outbox.write(settled_frame(self.channel, True, number, number, state))
+        self.peer.outbox.write(settled_frame(self.channel, True, number, number, state))
 
     def top_up(self, link: ReceivingLink) -> None:
         """Give a sender credit again, if much of it is used."""
@@ -191,7 +191,7 @@ class Amqp10Session(Session):
 
     def _write_flow(self, handle: i64, delivery_count: i64, credit: i64, available: i64, *, drain: bool) -> None:
         self._window = WINDOW
-        outbox = self.connection.outbox
+        outbox = self.peer.outbox
         outbox.touch()
         write_flow(
             outbox.writer,
@@ -342,7 +342,7 @@ class Amqp10Session(Session):
         Raises:
             AmqpError: they are malformed, or say of no address where they go.
         """
-        self.peer.count_command()
+        self.amqp10.count_command()
         sections = Sections()
         sections.read(head)
         if layout is not None:
@@ -411,7 +411,7 @@ class Amqp10Session(Session):
         transfers = self.transfers
         tags = transfers.outstanding_between(first, last)
         looks: i64 = min(last - first, transfers.unacked_count)
-        self.peer.units_left -= len(tags) + looks // LOOKS_PER_STEP
+        self.amqp10.units_left -= len(tags) + looks // LOOKS_PER_STEP
         outcome = RELEASED
         failed = False
         delay_ms = -1
@@ -437,13 +437,13 @@ class Amqp10Session(Session):
         if not found.settled:
             told = None if state == 0 else found.state_value()
             answer = settled_frame(self.channel, False, int(found.first), int(found.last), told)
-            if len(answer) > self.peer.peer_frame_bytes:
+            if len(answer) > self.amqp10.peer_frame_bytes:
                 told = described(int(state), [])
                 answer = settled_frame(self.channel, False, int(found.first), int(found.last), told)
         run = DispositionRun(
             self, tags, outcome, failed=failed, delay_ms=delay_ms, annotations=annotations, answer=answer
         )
-        self.connection.begin(run)
+        self.peer.begin(run)
 
     # --- flow -------------------------------------------------------------------------------------------------------
 
@@ -531,7 +531,7 @@ class Amqp10Session(Session):
     def fail_link(self, link: Link, error: ChannelException) -> None:
         """Detach a link because of `error`."""
         link.is_gone = True
-        self.peer.note_link_error(self, error)
+        self.amqp10.note_link_error(self, error)
         told = error_value(condition_of(error), error.explanation)
         self._end_link(link, frame(self.channel, DETACH, [UInt(link.handle), True, told]))
 
@@ -541,7 +541,7 @@ class Amqp10Session(Session):
             if self.transfers.drop_held(link.handle):
                 self._wake_consumers()
             cancel(self, m.BasicCancel(consumer.tag, True))
-            self.connection.begin(LinkEnd(self, link, consumer, answer))
+            self.peer.begin(LinkEnd(self, link, consumer, answer))
             return
         if isinstance(link, ReceivingLink):
             link.pieces.drop()
@@ -557,14 +557,14 @@ class Amqp10Session(Session):
             link.responses.clear()
             queue = self.vhost.queues.get(link.queue) if link.queue else None
             if queue is not None:
-                self.connection.broker.delete_queue(self.vhost, queue)
+                self.peer.broker.delete_queue(self.vhost, queue)
         elif isinstance(link, ReceivingLink):
             link.forget()
         if not link.is_gone:
             self.links.pop(link.handle, None)
             link.is_gone = True  # confirms that are still to come give it no credit
         if self.is_open():
-            self.connection.outbox.write(answer)
+            self.peer.outbox.write(answer)
 
     def add_counts(self, counts: MessageCounts) -> None:
         super().add_counts(counts)

@@ -188,7 +188,7 @@ class Administration:
             raise ValueError(f"Refusing to delete virtual host '{name}' because it is protected from deletion")
         del broker.vhosts[name]
         vhost.abandon()
-        connected = [connection for connection in broker.connections.values() if connection.vhost is vhost]
+        connected = [peer for peer in broker.connections.values() if peer.vhost is vhost]
         lost = broker.access.forget_vhost(name)
         cleared = broker.parameters.forget_vhost(name)
         broker.work.begin(VhostEnd(vhost, broker.journal, connected, self._let_go_of, broker.events, lost, cleared, by))

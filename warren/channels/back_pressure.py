@@ -42,8 +42,8 @@ def hold_content(session: Session, size: i64) -> None:
     """Count `size` bytes of an incomplete content; a peer that holds many waits while publishers of large ones do."""
     shared = session.shared
     shared.inbound.hold(session, size)
-    if shared.large_stopped and session.connection.inbound_bytes > STOPPED_MAX_BYTES:
-        block_publisher(session.connection)
+    if shared.large_stopped and session.peer.inbound_bytes > STOPPED_MAX_BYTES:
+        block_publisher(session.peer)
 
 
 def alarm_set(peer: Peer) -> None:

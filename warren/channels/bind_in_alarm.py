@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class WaitingBind(Job):
-    """Begins `bind` of `connection` when the alarm is over. `is_over`: it has."""
+    """Begins `bind` of `peer` when the alarm is over. `is_over`: it has."""
 
-    def __init__(self, connection: Peer, bind: BindJob) -> None:
+    def __init__(self, peer: Peer, bind: BindJob) -> None:
         self.is_over: bool = False
-        self._connection = connection
+        self._peer = peer
         self._bind = bind
 
     def need(self) -> i64:
@@ -33,7 +33,7 @@ class WaitingBind(Job):
 
     def run(self, steps: Steps) -> bool:
         self.is_over = True
-        self._connection.begin(self._bind)
+        self._peer.begin(self._bind)
         return True
 
 

@@ -223,18 +223,18 @@ class Broker:
         peer.channels[int(session.number)] = session
         return session
 
-    def note_user(self, connection: Peer) -> None:
+    def note_user(self, peer: Peer) -> None:
         """Remember the user of a connection."""
-        self._connections_of.setdefault(connection.login.user_name, {})[connection] = None
+        self._connections_of.setdefault(peer.login.user_name, {})[peer] = None
 
-    def forget_connection(self, connection: Peer) -> None:
+    def forget_connection(self, peer: Peer) -> None:
         """Forget a connection that has ended."""
-        self.connections.pop(connection.key, None)
-        own = self._connections_of.get(connection.login.user_name)
+        self.connections.pop(peer.key, None)
+        own = self._connections_of.get(peer.login.user_name)
         if own is not None:
-            own.pop(connection, None)
+            own.pop(peer, None)
             if not own:
-                del self._connections_of[connection.login.user_name]
+                del self._connections_of[peer.login.user_name]
 
     def unique_name(self) -> str:
         """Return 22 characters that cannot be guessed."""
@@ -439,9 +439,9 @@ class Broker:
             return
         vhost.tracing = on
         vhost.topology_version += 1  # routes that are remembered pass by the tracer, or need it no longer
-        for connection in self.connections.values():
-            if connection.vhost is vhost:
-                for channel in connection.channels.values():
+        for peer in self.connections.values():
+            if peer.vhost is vhost:
+                for channel in peer.channels.values():
                     if isinstance(channel, Session):
                         channel.watch(copies=on)
 
@@ -464,9 +464,9 @@ class Broker:
         else:
             only = self.vhosts[vhost]
             totals.add(only.counted)
-        for connection in self.connections.values():
-            if only is None or connection.vhost is only:
-                for channel in connection.channels.values():
+        for peer in self.connections.values():
+            if only is None or peer.vhost is only:
+                for channel in peer.channels.values():
                     if channel.state != CHANNEL_CLOSING:  # or it is in the counts of its vhost
                         channel.add_counts(totals)
         return totals
@@ -481,13 +481,13 @@ class Broker:
         sums.everywhere.add(self.counted)
         received: i64 = self.churn.received_bytes
         sent: i64 = self.churn.sent_bytes
-        for connection in self.connections.values():
-            received += connection.received_bytes
-            sent += connection.outbox.sent_bytes
-            if connection.channels:
+        for peer in self.connections.values():
+            received += peer.received_bytes
+            sent += peer.outbox.sent_bytes
+            if peer.channels:
                 # A connection that is not open has none, but channels of one whose vhost is gone may still be closing.
-                of_vhost = by_vhost.get(connection.login.vhost_name, sums.everywhere)
-                for channel in connection.channels.values():
+                of_vhost = by_vhost.get(peer.login.vhost_name, sums.everywhere)
+                for channel in peer.channels.values():
                     if channel.state != CHANNEL_CLOSING:
                         channel.add_counts(of_vhost)
         for counts in by_vhost.values():
@@ -531,10 +531,10 @@ class Broker:
             self.note("info", "alarm.cleared", {"resource": resource})
         self.events.alarm(resource, short)
         if short:
-            for connection in self.connections.values():
-                alarm_set(connection)
+            for peer in self.connections.values():
+                alarm_set(peer)
                 if resource == "memory":
-                    for channel in connection.channels.values():
+                    for channel in peer.channels.values():
                         channel.ledger.hold_back()
         elif resource == "memory":
             self.shared.owed.end()
@@ -563,7 +563,7 @@ class Broker:
             self.work.begin(end)
         else:
             end = QueueEnd(vhost, queue, by, asked.lost)
-            asked.connection.begin(end)
+            asked.peer.begin(end)
         return end.ticket
 
     def restore(self, change: MetadataChange) -> None:
@@ -596,5 +596,5 @@ class Broker:
 
     def shut_down(self, reason: str) -> None:
         """Close every connection with 320; each is ended by its close-ok or its deadline."""
-        for connection in list(self.connections.values()):
-            force_close(connection, f"broker forced connection closure with reason '{reason}'", noted=False)
+        for peer in list(self.connections.values()):
+            force_close(peer, f"broker forced connection closure with reason '{reason}'", noted=False)

@@ -28,19 +28,19 @@ def tell_lost(consumer: Consumer) -> None:
 
 
 class CancelNotices(Job):
-    """Notices for `connection` about its own consumers of a queue that it deletes.
+    """Notices for `peer` about its own consumers of a queue that it deletes.
 
     The job has to begin when the reply has been written.
     """
 
-    def __init__(self, connection: Peer) -> None:
-        self.connection = connection
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
         self._lost: deque[tuple[Session, Consumer]] = deque()
 
     def lost(self, consumer: Consumer) -> None:
         """Note that the queue of `consumer` is gone."""
         channel = consumer.owner
-        if not isinstance(channel, Session) or channel.connection is not self.connection:
+        if not isinstance(channel, Session) or channel.peer is not self.peer:
             tell_lost(consumer)
         elif lose(channel, consumer):
             self._lost.append((channel, consumer))

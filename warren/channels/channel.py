@@ -55,9 +55,9 @@ class Channel(ContentChannel):
         if bind.need() == NOTHING or not (own.memory_is_short or own.disk_is_short):
             super().begin_bind(bind)
             return
-        waiting = WaitingBind(self.connection, bind)
+        waiting = WaitingBind(self.peer, bind)
         self.waiting_bind = waiting
-        self.connection.broker.work.begin(waiting)
+        self.peer.broker.work.begin(waiting)
 
     def waits_for_bind(self, method: Any) -> bool:
         """Tell whether `method` has to wait for a bind, and have it wait."""
@@ -67,7 +67,7 @@ class Channel(ContentChannel):
         self.waiting_bind = None
         if bind.is_over:
             return False
-        self.connection.begin(AlarmWait(bind))
+        self.peer.begin(AlarmWait(bind))
         return True
 
     def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
@@ -100,7 +100,7 @@ class Channel(ContentChannel):
     def _recover(self, requeue: bool) -> None:
         if not requeue:
             raise ConnectionException(NOT_IMPLEMENTED, "requeue=false")
-        self.connection.begin(ReturnRun(self, 0, requeue=True, failed=False))
+        self.peer.begin(ReturnRun(self, 0, requeue=True, failed=False))
 
     # --- the methods of class basic, confirm, tx and channel --------------------------------------------------------
 

@@ -58,7 +58,7 @@ def may_get(channel: Session, name: str) -> bool:
     queue = channel.vhost.queues.get(name or channel.last_queue)
     if not isinstance(queue, Queue) or can_answer(queue):
         return True
-    peer = channel.connection
+    peer = channel.peer
     peer.pause(PAUSED_LOAD)
     call_when_ready(queue, lambda: peer.resume(PAUSED_LOAD))
     return False
@@ -68,7 +68,7 @@ def get(channel: Session, method: m.BasicGet) -> None:
     """Handle basic.get."""
     name = channel.queue_name(method.queue)
     channel.authorize(READ, "queue", name)
-    queue = channel.vhost.queue(name, channel.connection)
+    queue = channel.vhost.queue(name, channel.peer)
     if not isinstance(queue, Queue):
         raise queue.refusal("basic.get")
     if queue.rules.is_quorum and queue.rules.single_active:
@@ -103,13 +103,13 @@ def consume(channel: Session, method: m.BasicConsume) -> None:
     if method.queue == REPLY_TO_NAME:
         _consume_replies(channel, method)
         return
-    connection = channel.connection
+    peer = channel.peer
     name = channel.queue_name(method.queue)
     channel.authorize(READ, "queue", name)
     tag = _new_tag(channel, method)
-    queue = channel.vhost.queue(name, connection)
-    if connection.broker.has_alarm("memory"):
-        connection.broker.growth.check_consumer(connection.key, tag, method.arguments)
+    queue = channel.vhost.queue(name, peer)
+    if peer.broker.has_alarm("memory"):
+        peer.broker.growth.check_consumer(peer.key, tag, method.arguments)
     wanted = consumer_arguments(queue.name, channel.vhost.name, method.arguments)
     consumer = Consumer(
         channel.ledger,
@@ -126,7 +126,7 @@ def consume(channel: Session, method: m.BasicConsume) -> None:
     consumer.owner = channel
     queue.add_consumer(consumer)
     channel.ledger.add_consumer(consumer)
-    connection.broker.watchers.consumer_created(consumer)
+    peer.broker.watchers.consumer_created(consumer)
     consumer.keep_small_arguments()
     if not method.no_wait:
         channel.reply(m.BasicConsumeOk(tag))
@@ -138,7 +138,7 @@ def _new_tag(channel: Session, method: m.BasicConsume) -> str:
     Raises:
         ConnectionException: 530, it is in use, or there are too many consumers.
     """
-    broker = channel.connection.broker
+    broker = channel.peer.broker
     tag: str = method.consumer_tag or "amq.ctag-" + broker.unique_name()
     consumers = channel.ledger.consumers
     if tag in consumers:
@@ -155,9 +155,9 @@ def _consume_replies(channel: Session, method: m.BasicConsume) -> None:
     if channel.reply_queue is not None:
         raise ChannelException(PRECONDITION_FAILED, "reply consumer already set")
     tag = _new_tag(channel, method)
-    broker = channel.connection.broker
+    broker = channel.peer.broker
     if broker.has_alarm("memory"):
-        broker.growth.check_consumer(channel.connection.key, tag, method.arguments)
+        broker.growth.check_consumer(channel.peer.key, tag, method.arguments)
     channel.reply_queue = open_replies(channel, tag, method.arguments).queue
     if not method.no_wait:
         channel.reply(m.BasicConsumeOk(tag))
@@ -165,10 +165,10 @@ def _consume_replies(channel: Session, method: m.BasicConsume) -> None:
 
 def open_replies(channel: Session, tag: str, arguments: bytes) -> Consumer:
     """Return a consumer of a reply queue of its own."""
-    connection = channel.connection
-    broker, vhost = connection.broker, channel.vhost
+    peer = channel.peer
+    broker, vhost = peer.broker, channel.vhost
     declaration = QueueDeclaration(REPLY_TO_PREFIX + broker.unique_name(), durable=False, exclusive=True)
-    queue = Queue(declaration, connection, broker.runnable, vhost)
+    queue = Queue(declaration, peer, broker.runnable, vhost)
     vhost.reply_queues[queue.name] = queue
     consumer = Consumer(
         channel.ledger, queue, tag, no_ack=True, exclusive=False, priority=0, prefetch=0, arguments=arguments
@@ -195,16 +195,16 @@ def drop_consumer(channel: Session, consumer: Consumer) -> bool:
     is_reply_queue = _is_reply_queue(channel, queue)
     try:
         if consumer.owner is channel and not is_reply_queue:
-            channel.connection.broker.watchers.consumer_deleted(consumer)  # it names its channel
+            channel.peer.broker.watchers.consumer_deleted(consumer)  # it names its channel
     finally:  # else its queue would keep it, and nobody else would be the active one
         has_left = lose(channel, consumer)
         if has_left and not is_reply_queue:
             queue.remove_consumer(consumer)
             if queue.auto_delete and not queue.consumers:
-                channel.connection.broker.delete_queue(channel.vhost, queue)
+                channel.peer.broker.delete_queue(channel.vhost, queue)
     if has_left and is_reply_queue:
         del channel.vhost.reply_queues[queue.name]
-        channel.connection.broker.access.routes.end_of_replies(queue)
+        channel.peer.broker.access.routes.end_of_replies(queue)
         queue.close()  # later replies are dropped
         if queue is channel.reply_queue:
             channel.reply_queue = None
@@ -233,7 +233,7 @@ def consumer_lost(channel: Session, consumer: Consumer) -> None:
 
 def recheck(channel: Session, consumer: Consumer) -> None:
     """Cancel `consumer` if it is still there and the user may no longer read its queue."""
-    principal = channel.connection.principal
+    principal = channel.peer.principal
     queue = consumer.queue
     assert principal is not None
     if consumer.owner is not channel or _is_reply_queue(channel, queue) or principal.may(READ, queue.name):
@@ -258,8 +258,8 @@ def cancel_by_operator(channel: Session, consumer: Consumer, reason: str) -> boo
 def note_consumer(channel: Session, consumer: Consumer, level: str, event: str, why: dict[str, object]) -> None:
     """Log what has become of a consumer."""
     about = {"channel": int(channel.number), "queue": consumer.queue.name, "consumer_tag": consumer.tag}
-    connection = channel.connection
-    connection.broker.note(level, event, {**about_peer(connection), **about, **why})
+    peer = channel.peer
+    peer.broker.note(level, event, {**about_peer(peer), **about, **why})
 
 
 def limit_prefetch(channel: Session, method: m.BasicQos) -> None:

@@ -173,7 +173,7 @@ class ContentChannel(Session):
     def _leave_out_deleted(self) -> None:
         """Forget deleted queues of the route: a queue that was deleted since basic.publish takes nothing."""
         route = self.route
-        vhost = self.connection.vhost
+        vhost = self.peer.vhost
         assert route is not None and vhost is not None
         if self.last_version != vhost.topology_version:
             # Channels share the route, but each notices that the version has changed.

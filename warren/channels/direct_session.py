@@ -202,7 +202,7 @@ class DirectSession(Session):
 
     def __init__(self, peer: DirectPeer) -> None:
         super().__init__(peer, NUMBER, DirectLedger(peer, peer.broker.limits.unacked_per_channel_max))
-        self.peer = peer
+        self.direct = peer
         self.commands: deque[Any] = deque()
 
     def command(self, command: Any) -> None:
@@ -212,7 +212,7 @@ class DirectSession(Session):
 
     def resume(self) -> None:
         """Do the commands that nothing holds back."""
-        peer = self.peer
+        peer = self.direct
         while self.commands and not peer.paused:
             if not self.is_open():
                 self.commands.clear()
@@ -252,7 +252,7 @@ class DirectSession(Session):
     def _may_publish(self) -> bool:
         """Tell whether publishers need not wait; if they do, the peer is paused."""
         if self.shared.stopped or self.vhost.is_crowded:
-            block_publisher(self.connection)
+            block_publisher(self.peer)
             return False
         return True
 
@@ -260,22 +260,22 @@ class DirectSession(Session):
         if not self._may_publish():
             return False
         publish.prepared.find_route(self)
-        limit = self.connection.login.frame_max_bytes
+        limit = self.peer.login.frame_max_bytes
         size = PROPERTIES_AT + len(publish.prepared.tail) - 1
         if size > limit:
             # A client could not be sent it: a content header is one frame.
             text = f"type 2, {size} octets: {{frame_too_large,{size},{limit - FRAME_OVERHEAD_BYTES}}}"
             raise ConnectionException(FRAME_ERROR, text)
         if self.confirms is None:
-            self.confirms = DirectConfirms(self.peer, syncs=self.sync_confirms)
-        self.peer.is_returned = False
+            self.confirms = DirectConfirms(self.direct, syncs=self.sync_confirms)
+        self.direct.is_returned = False
         publish.prepared.publish_parts(self, publish.body)
         return True
 
     def _publish_staged(self, staged: StagedPublishes) -> bool:
         data = staged.data
         while staged.pos < len(data):
-            if self.connection.paused or not self._may_publish():
+            if self.peer.paused or not self._may_publish():
                 return False
             header: i64 = _frame_end(data, staged.pos)
             arguments = data[staged.pos + FRAME_HEAD_BYTES + 4 : header - 1]
@@ -310,10 +310,10 @@ class DirectSession(Session):
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
-        self.peer.answer(method, ticket, batch)
+        self.direct.answer(method, ticket, batch)
 
     def write_returned(self, message: Message) -> None:
-        self.peer.is_returned = True
+        self.direct.is_returned = True
 
     def drop_content(self) -> None:
         """Forget the route; a message is never received in part."""

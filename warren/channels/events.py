@@ -133,15 +133,15 @@ class Events(TopologyWatcher):
         for key, headers in events:
             self.emit(key, headers)
 
-    def pid(self, connection: Peer, serial: int) -> str:
+    def pid(self, peer: Peer, serial: int) -> str:
         """Name a connection (`serial` 0), or one of its channels, as RabbitMQ names processes."""
         if self._life_s == 0:
             self._life_s = self._broker.now_ms() // 1000
-        return f"<{self._broker.node}.{self._life_s}.{connection.key}.{serial}>"
+        return f"<{self._broker.node}.{self._life_s}.{peer.key}.{serial}>"
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    def authenticated(self, connection: Peer, user: str, accepted: bool) -> None:
+    def authenticated(self, peer: Peer, user: str, accepted: bool) -> None:
         """Report a login."""
         if not self.is_watched():
             return
@@ -149,80 +149,80 @@ class Events(TopologyWatcher):
         if not accepted:
             # RabbitMQ's text is a list of characters here, and so it is an array.
             headers["error"] = [ord(character) for character in f"user '{user}' - invalid credentials"]
-        headers["ssl"] = connection.origin.is_tls
-        headers["auth_mechanism"] = connection.login.mechanism
-        headers["protocol"] = protocol_term(connection.origin.shown(connection.protocol))
-        headers["peer_port"] = port_of(connection.origin.peer)
-        headers["peer_host"] = address_term(connection.origin.peer)
-        headers["connection_name"] = connection.origin.ends()
-        headers["host"] = address_term(connection.origin.local)
+        headers["ssl"] = peer.origin.is_tls
+        headers["auth_mechanism"] = peer.login.mechanism
+        headers["protocol"] = protocol_term(peer.origin.shown(peer.protocol))
+        headers["peer_port"] = port_of(peer.origin.peer)
+        headers["peer_host"] = address_term(peer.origin.peer)
+        headers["connection_name"] = peer.origin.ends()
+        headers["host"] = address_term(peer.origin.local)
         headers["name"] = user
         headers["connection_type"] = "network"
         self.emit("user.authentication.success" if accepted else "user.authentication.failure", headers)
 
-    def connection_created(self, connection: Peer) -> None:
+    def connection_created(self, peer: Peer) -> None:
         """Report a connection that is open."""
         if not self.is_watched():
             return
         headers: Table = {
-            BY: connection.login.user_name,
+            BY: peer.login.user_name,
             "node": self._broker.node,
-            "connected_at": connection.origin.connected_at_ms,
-            "client_properties": property_terms(connection.client_properties),
-            "channel_max": connection.login.channel_max,
-            "frame_max": connection.login.frame_max_bytes,
-            "timeout": connection.heartbeats.interval_s,
-            "vhost": connection.login.vhost_name,
-            "user": connection.login.user_name,
-            "protocol": protocol_term(connection.origin.shown(connection.protocol)),
+            "connected_at": peer.origin.connected_at_ms,
+            "client_properties": property_terms(peer.client_properties),
+            "channel_max": peer.login.channel_max,
+            "frame_max": peer.login.frame_max_bytes,
+            "timeout": peer.heartbeats.interval_s,
+            "vhost": peer.login.vhost_name,
+            "user": peer.login.user_name,
+            "protocol": protocol_term(peer.origin.shown(peer.protocol)),
             "ssl_hash": "",
             "ssl_cipher": "",
             "ssl_key_exchange": "",
             "ssl_protocol": "",
-            "auth_mechanism": connection.login.mechanism,
+            "auth_mechanism": peer.login.mechanism,
             "peer_cert_validity": "",
             "peer_cert_issuer": "",
             "peer_cert_subject": "",
-            "ssl": connection.origin.is_tls,
-            "peer_host": address_term(connection.origin.peer),
-            "host": address_term(connection.origin.local),
-            "peer_port": port_of(connection.origin.peer),
-            "port": port_of(connection.origin.local),
-            "name": connection.origin.ends(),
-            "pid": self.pid(connection, 0),
+            "ssl": peer.origin.is_tls,
+            "peer_host": address_term(peer.origin.peer),
+            "host": address_term(peer.origin.local),
+            "peer_port": port_of(peer.origin.peer),
+            "port": port_of(peer.origin.local),
+            "name": peer.origin.ends(),
+            "pid": self.pid(peer, 0),
             "type": "network",
         }
-        if connection.login.name:
-            headers["user_provided_name"] = connection.login.name
+        if peer.login.name:
+            headers["user_provided_name"] = peer.login.name
         self.emit("connection.created", headers)
 
-    def connection_closed(self, connection: Peer) -> None:
+    def connection_closed(self, peer: Peer) -> None:
         """Report the end of a connection that had begun to log in."""
         if not self.is_watched():
             return
         headers: Table = {
-            "client_properties": property_terms(connection.client_properties),
+            "client_properties": property_terms(peer.client_properties),
             "node": self._broker.node,
-            "pid": self.pid(connection, 0),
-            "name": connection.origin.ends(),
+            "pid": self.pid(peer, 0),
+            "name": peer.origin.ends(),
         }
-        if connection.login.name:
-            headers["user_provided_name"] = connection.login.name
+        if peer.login.name:
+            headers["user_provided_name"] = peer.login.name
         self.emit("connection.closed", headers)
 
     def channel_created(self, channel: Session) -> None:
         """Report a channel that is open."""
         if not self.is_watched():
             return
-        connection = channel.connection
+        peer = channel.peer
         headers: Table = {
-            BY: connection.login.user_name,
-            "vhost": connection.login.vhost_name,
-            "user": connection.login.user_name,
+            BY: peer.login.user_name,
+            "vhost": peer.login.vhost_name,
+            "user": peer.login.user_name,
             "number": int(channel.number),
-            "connection": self.pid(connection, 0),
-            "name": f"{connection.origin.ends()} ({int(channel.number)})",
-            "pid": self.pid(connection, channel.serial),
+            "connection": self.pid(peer, 0),
+            "name": f"{peer.origin.ends()} ({int(channel.number)})",
+            "pid": self.pid(peer, channel.serial),
         }
         self.emit("channel.created", headers)
 
@@ -230,8 +230,8 @@ class Events(TopologyWatcher):
         """Report a channel that has ended."""
         if not self.is_watched():
             return
-        connection = channel.connection
-        self.emit("channel.closed", {BY: connection.login.user_name, "pid": self.pid(connection, channel.serial)})
+        peer = channel.peer
+        self.emit("channel.closed", {BY: peer.login.user_name, "pid": self.pid(peer, channel.serial)})
 
     # --- consumers --------------------------------------------------------------------------------------------------
 
@@ -240,12 +240,12 @@ class Events(TopologyWatcher):
         if not isinstance(channel, Session) or not self.is_watched():
             return
         headers: Table = {
-            BY: channel.connection.login.user_name,
+            BY: channel.peer.login.user_name,
             "arguments": argument_terms(consumer.arguments),
             "prefetch_count": int(consumer.prefetch),
             "queue": consumer.queue.name,
-            "vhost": channel.connection.login.vhost_name,
-            "channel": self.pid(channel.connection, channel.serial),
+            "vhost": channel.peer.login.vhost_name,
+            "channel": self.pid(channel.peer, channel.serial),
             "ack_required": not consumer.no_ack,
             "exclusive": consumer.exclusive,
             "consumer_tag": consumer.tag,
@@ -257,10 +257,10 @@ class Events(TopologyWatcher):
         if not isinstance(channel, Session) or not self.is_watched():
             return
         headers: Table = {
-            BY: channel.connection.login.user_name,
+            BY: channel.peer.login.user_name,
             "queue": consumer.queue.name,
-            "vhost": channel.connection.login.vhost_name,
-            "channel": self.pid(channel.connection, channel.serial),
+            "vhost": channel.peer.login.vhost_name,
+            "channel": self.pid(channel.peer, channel.serial),
             "consumer_tag": consumer.tag,
         }
         self.emit("consumer.deleted", headers)

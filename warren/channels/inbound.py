@@ -45,19 +45,19 @@ class Inbound:
 
     def hold(self, channel: Session, size: i64) -> None:
         """Count `size` more bytes of the content that `channel` is receiving; its connection may have to wait."""
-        connection = channel.connection
-        if connection.inbound_bytes == 0:
-            self.connections[connection] = None
+        peer = channel.peer
+        if peer.inbound_bytes == 0:
+            self.connections[peer] = None
         if channel.held_bytes == 0:
             channel.grown_s = self._now_s
             self._grown_s[channel] = self._now_s
         elif channel.grown_s != self._now_s:
             self._grew(channel)
         channel.held_bytes += size
-        connection.inbound_bytes += size
+        peer.inbound_bytes += size
         self.held_bytes += size
         if self.held_bytes > self.max_bytes:
-            self._make_wait(connection)
+            self._make_wait(peer)
 
     def _grew(self, channel: Session) -> None:
         """Put `channel` after all whose contents grew before now."""
@@ -70,15 +70,15 @@ class Inbound:
         holders: i64 = len(self.connections)
         return self.max_bytes // holders if holders else self.max_bytes
 
-    def _make_wait(self, connection: Peer) -> None:
+    def _make_wait(self, peer: Peer) -> None:
         self.is_short = True
-        if connection is self.floor or connection.inbound_bytes <= self.share_bytes():
+        if peer is self.floor or peer.inbound_bytes <= self.share_bytes():
             return
         if self.floor is None:
-            self._give_floor(connection)
+            self._give_floor(peer)
         else:
-            connection.wait_inbound()
-            self.waiting[connection] = None
+            peer.wait_inbound()
+            self.waiting[peer] = None
 
     def let_go(self, channel: Session) -> None:
         """Forget the bytes that `channel` holds: its content is whole, or it ends."""
@@ -87,16 +87,16 @@ class Inbound:
             return
         channel.held_bytes = 0
         del self._grown_s[channel]
-        connection = channel.connection
-        connection.inbound_bytes -= size
+        peer = channel.peer
+        peer.inbound_bytes -= size
         self.held_bytes -= size
-        if connection.inbound_bytes == 0:
-            del self.connections[connection]
-            if self.waiting and connection in self.waiting:
-                del self.waiting[connection]
-                connection.resume_inbound()
+        if peer.inbound_bytes == 0:
+            del self.connections[peer]
+            if self.waiting and peer in self.waiting:
+                del self.waiting[peer]
+                peer.resume_inbound()
         if self.is_short:
-            if connection is self.floor:
+            if peer is self.floor:
                 self.floor = None
             if self.held_bytes <= self.max_bytes:
                 self._end_shortage()
@@ -108,18 +108,18 @@ class Inbound:
         self.floor = None
         waiting = self.waiting
         self.waiting = {}
-        for connection in waiting:
-            connection.resume_inbound()
+        for peer in waiting:
+            peer.resume_inbound()
 
-    def _give_floor(self, connection: Peer) -> None:
-        self.floor = connection
-        self._floor_received = connection.received_bytes
+    def _give_floor(self, peer: Peer) -> None:
+        self.floor = peer
+        self._floor_received = peer.received_bytes
 
     def _pass_floor(self) -> None:
-        for connection in self.waiting:
-            del self.waiting[connection]
-            self._give_floor(connection)
-            connection.resume_inbound()
+        for peer in self.waiting:
+            del self.waiting[peer]
+            self._give_floor(peer)
+            peer.resume_inbound()
             return
 
     def maybe_largest(self) -> Peer | None:
@@ -127,9 +127,9 @@ class Inbound:
         if self.held_bytes <= 2 * self.max_bytes:
             return None
         largest: Peer | None = None
-        for connection in self.connections:
-            if largest is None or connection.inbound_bytes > largest.inbound_bytes:
-                largest = connection
+        for peer in self.connections:
+            if largest is None or peer.inbound_bytes > largest.inbound_bytes:
+                largest = peer
         return largest
 
     def tick(self, now_s: float) -> list[Session]:
@@ -152,7 +152,7 @@ class Inbound:
         for channel, grown_s in self._grown_s.items():
             if self._now_s - grown_s < self.timeout_s or len(expired) == EXPIRED_PER_TICK:
                 break
-            if channel.connection.is_held_back():
+            if channel.peer.is_held_back():
                 held_back.append(channel)
             else:
                 expired.append(channel)

@@ -59,8 +59,8 @@ TRIES_MAX: Final = 10  # to remove one thing of a deleted vhost
 class ConnectionJobs(Job):
     """The jobs of one connection, one after the other. It exists while there are any."""
 
-    def __init__(self, connection: Peer, job: Job) -> None:
-        self._connection = connection
+    def __init__(self, peer: Peer, job: Job) -> None:
+        self._peer = peer
         self._jobs: deque[Job] = deque([job])
 
     def add(self, job: Job) -> None:
@@ -75,17 +75,17 @@ class ConnectionJobs(Job):
             try:
                 done = job.need() == need and job.run(steps)
             except Exception as error:
-                self._connection.outbox.failed(error)
+                self._peer.outbox.failed(error)
                 if job.failed():
-                    self._connection.broker.work.rest(self)
+                    self._peer.broker.work.rest(self)
                     return True  # for now
                 done = True
             if not done:
-                if self._connection.running:
-                    self._connection.pause(PAUSED_WORK)
+                if self._peer.running:
+                    self._peer.pause(PAUSED_WORK)
                 return False
             jobs.popleft()
-        self._connection.work_done()
+        self._peer.work_done()
         return True
 
     def need(self) -> i64:
@@ -269,13 +269,13 @@ class Recheck(Job):
         self._next: int = 0
 
     def run(self, steps: Steps) -> bool:
-        connection = self._channel.connection
-        before: i64 = connection.searched()
+        peer = self._channel.peer
+        before: i64 = peer.searched()
         while self._next < len(self._consumers):
             if steps.left <= 0:
                 return False
             recheck(self._channel, self._consumers[self._next])
-            searched: i64 = connection.searched()
+            searched: i64 = peer.searched()
             steps.left -= CONSUMER_STEPS + searched - before
             before = searched
             self._next += 1
@@ -320,7 +320,7 @@ class ChannelEnd(Job):
             return False
         channel.ended()
         if self._told:
-            channel.connection.session_ended(channel, self._refusal, self._method_id)
+            channel.peer.session_ended(channel, self._refusal, self._method_id)
         return True
 
     def failed(self) -> bool:
@@ -373,11 +373,11 @@ class ForcedClose(Job):
             if steps.left <= 0:
                 return False
             steps.left -= CLOSE_STEPS
-            connection = self._connections.pop()
+            peer = self._connections.pop()
             try:
-                force_close(connection, self._reason)
+                force_close(peer, self._reason)
             except Exception as error:
-                connection.outbox.failed(error)  # ends it
+                peer.outbox.failed(error)  # ends it
         return True
 
 
@@ -516,26 +516,26 @@ class NewRights(Job):
         while self._connections:
             if steps.left <= 0:
                 return False
-            connection = self._connections.pop()
+            peer = self._connections.pop()
             steps.left -= 1
-            if connection.login.vhost_name == self._vhost:
+            if peer.login.vhost_name == self._vhost:
                 steps.left -= CLOSE_STEPS
                 try:
-                    _rights_changed(connection)
+                    _rights_changed(peer)
                 except Exception as error:
-                    connection.outbox.failed(error)  # ends it
+                    peer.outbox.failed(error)  # ends it
         return True
 
 
-def _rights_changed(connection: Peer) -> None:
+def _rights_changed(peer: Peer) -> None:
     """End a connection whose user may no longer enter its vhost, else cancel consumers that may not read now."""
-    user, vhost = connection.login.user_name, connection.login.vhost_name
-    if connection.broker.access.maybe_principal(user, vhost) is None:
-        force_close(connection, f"access to vhost '{vhost}' was revoked for user '{user}'")
+    user, vhost = peer.login.user_name, peer.login.vhost_name
+    if peer.broker.access.maybe_principal(user, vhost) is None:
+        force_close(peer, f"access to vhost '{vhost}' was revoked for user '{user}'")
         return
-    for channel in list(connection.channels.values()):  # one of another protocol takes its connection with it
+    for channel in list(peer.channels.values()):  # one of another protocol takes its connection with it
         if channel.is_open():
-            connection.begin(Recheck(channel))
+            peer.begin(Recheck(channel))
 
 
 class Resuming(Job):
@@ -564,13 +564,13 @@ class Resuming(Job):
             elif steps.left <= 0:
                 return False
             else:
-                connection = self._connections.pop()
-                if is_held_up(connection):
+                peer = self._connections.pop()
+                if is_held_up(peer):
                     steps.left -= RESUME_STEPS
                     try:
-                        unblock(connection)
+                        unblock(peer)
                     except Exception as error:
-                        connection.outbox.failed(error)  # ends it
+                        peer.outbox.failed(error)  # ends it
                 elif looks > 0:
                     looks -= 1
                 else:
@@ -608,11 +608,11 @@ class ConnectionEnd(Job):
     `answered`: the peer has asked for the end and has to be told.
     """
 
-    def __init__(self, connection: Peer, channels: list[Session], *, answered: bool) -> None:
-        self._connection = connection
+    def __init__(self, peer: Peer, channels: list[Session], *, answered: bool) -> None:
+        self._peer = peer
         self._channels = backwards(channels)
         self._end: ChannelEnd | None = None  # of the first of them
-        self._queues: list[BaseQueue] = backwards(list(connection.exclusive_queues.values()))
+        self._queues: list[BaseQueue] = backwards(list(peer.exclusive_queues.values()))
         self._answered = answered
 
     def need(self) -> i64:
@@ -628,17 +628,17 @@ class ConnectionEnd(Job):
             if not end.run(steps):
                 return False
             self._end = None
-        connection = self._connection
-        vhost = connection.vhost
+        peer = self._peer
+        vhost = peer.vhost
         while self._queues:
             if steps.left <= 0:
                 return False
             steps.left -= QUEUE_STEPS
             if vhost is not None:
-                connection.broker.delete_queue(vhost, self._queues[-1])
+                peer.broker.delete_queue(vhost, self._queues[-1])
             self._queues.pop()
         if self._answered:
-            connection.answer_close()
+            peer.answer_close()
         return True
 
     def failed(self) -> bool:

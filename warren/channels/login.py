@@ -79,9 +79,9 @@ class LoginRequest:
     """
 
     def __init__(
-        self, connection: Peer, mechanism: str, user: str, password: bytes, certificate: bool, problem: str = ""
+        self, peer: Peer, mechanism: str, user: str, password: bytes, certificate: bool, problem: str = ""
     ) -> None:
-        self.connection = connection
+        self.peer = peer
         self.mechanism = mechanism
         self.user = user
         self.password = password
@@ -90,53 +90,53 @@ class LoginRequest:
 
     def accept(self, user: str) -> None:
         """Accept the login: the shell says that the peer is `user`."""
-        connection = self.connection
-        if not connection.is_checking_login():
+        peer = self.peer
+        if not peer.is_checking_login():
             return  # it has ended meanwhile
-        broker = connection.broker
+        broker = peer.broker
         known = broker.access.get(user)
-        connection.login.user_name = user if known is None else known.name  # one text for all connections of a user
-        broker.note_user(connection)
+        peer.login.user_name = user if known is None else known.name  # one text for all connections of a user
+        broker.note_user(peer)
         broker.churn.logins_accepted += 1
-        broker.events.authenticated(connection, user, True)
-        connection.login_accepted()
+        broker.events.authenticated(peer, user, True)
+        peer.login_accepted()
 
     def refuse(self) -> None:
         """Refuse the login: the shell does not know the user."""
-        connection = self.connection
-        if not connection.is_checking_login():
+        peer = self.peer
+        if not peer.is_checking_login():
             return
-        broker = connection.broker
+        broker = peer.broker
         broker.churn.logins_refused += 1
-        broker.events.authenticated(connection, self.user, False)
-        connection.login_refused(self)
+        broker.events.authenticated(peer, self.user, False)
+        peer.login_refused(self)
 
 
-def about_peer(connection: Peer) -> dict[str, object]:
+def about_peer(peer: Peer) -> dict[str, object]:
     """Return the first fields of a log line about a peer."""
-    login = connection.login
-    return {"peer": connection.origin.peer, "user": login.user_name, "vhost": login.vhost_name}
+    login = peer.login
+    return {"peer": peer.origin.peer, "user": login.user_name, "vhost": login.vhost_name}
 
 
-def note_opened(connection: Peer) -> None:
+def note_opened(peer: Peer) -> None:
     """Log that a peer works in its vhost, and notify the listeners; the peer has been told."""
-    login = connection.login
-    fields = about_peer(connection)
+    login = peer.login
+    fields = about_peer(peer)
     if login.name:
         fields["name"] = login.name
-    connection.broker.note("info", "connection.opened", fields)
-    connection.broker.events.connection_created(connection)
+    peer.broker.note("info", "connection.opened", fields)
+    peer.broker.events.connection_created(peer)
 
 
-def enter_vhost(connection: Peer, name: str) -> None:
+def enter_vhost(peer: Peer, name: str) -> None:
     """Admit a peer whose user is known to the vhost called `name`.
 
     Raises:
         ConnectionException: 530, there is no such vhost, or the user may not enter it.
         ConnectionLimitReached: 530, too.
     """
-    broker = connection.broker
-    user = connection.login.user_name
+    broker = peer.broker
+    user = peer.login.user_name
     limit = broker.limits.connections_max
     if broker.open_connections >= limit:
         raise ConnectionLimitReached(f"connection refused: node connection limit ({limit}) is reached")
@@ -155,10 +155,10 @@ def enter_vhost(connection: Peer, name: str) -> None:
             f"connection refused for user '{user}': user connection limit ({usage.limits[MAX_CONNECTIONS]}) is reached"
         )
         raise ConnectionLimitReached(text)
-    if connection.origin.is_internal and user == INTERNAL_USER:
+    if peer.origin.is_internal and user == INTERNAL_USER:
         principal = broker.access.internal_principal(name)
     else:
         principal = broker.access.maybe_principal(user, name)
     if principal is None:
         raise ConnectionException(NOT_ALLOWED, f"access to vhost '{name}' refused for user '{user}'")
-    connection.opened(vhost, principal, usage)
+    peer.opened(vhost, principal, usage)

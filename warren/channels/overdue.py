@@ -78,7 +78,7 @@ def _close(channel: Session, timeout_ms: int) -> None:
         f"{timeout_ms} ms. This timeout value can be configured, "
         "see consumers doc guide to learn more"
     )
-    channel.connection.close_session(channel, ChannelException(PRECONDITION_FAILED, text), 0)
+    channel.peer.close_session(channel, ChannelException(PRECONDITION_FAILED, text), 0)
 
 
 class OverdueRun(Job):

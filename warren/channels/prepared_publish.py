@@ -50,7 +50,7 @@ class PreparedPublish:
         Raises:
             AmqpError: they may not be published, or there is no such exchange.
         """
-        vhost = session.connection.vhost
+        vhost = session.peer.vhost
         assert vhost is not None
         route = self.route
         if route is None or self.version != vhost.topology_version or not route.cacheable:

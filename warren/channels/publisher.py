@@ -80,7 +80,7 @@ class Publisher:
     def __init__(self, channel: Session) -> None:
         self.watcher: TrafficWatcher | None = None
         self._channel = channel
-        self._connection: Peer = channel.connection
+        self._peer: Peer = channel.peer
         self._shared = channel.shared
         self.log = channel.shared.log
 
@@ -93,7 +93,7 @@ class Publisher:
         """
         publish = decoded_arguments(arguments)
         vhost = self._channel.vhost
-        principal = self._connection.principal
+        principal = self._peer.principal
         assert principal is not None
         if publish.immediate:
             raise ConnectionException(NOT_IMPLEMENTED, "immediate=true")
@@ -117,7 +117,7 @@ class Publisher:
             cacheable = cacheable and replies is not None
         if cacheable:
             queues = vhost.route(exchange, [publish.routing_key], routed)
-        self._connection.units_left -= STEPS_MAX - routed.steps_left
+        self._peer.units_left -= STEPS_MAX - routed.steps_left
         if cacheable:
             _check_steps(routed, exchange.name, vhost.name)
         route = Route(envelope, exchange, queues, cacheable=cacheable, mandatory=publish.mandatory)
@@ -154,7 +154,7 @@ class Publisher:
             known = known_headers(header)
         if flags & (EXPIRATION | USER_ID) or known & (HAS_CC | HAS_BCC):
             properties = decode_properties(header, 0, len(header))
-            principal = self._connection.principal
+            principal = self._peer.principal
             assert principal is not None
             check_properties(properties, principal)
             if properties.headers is not None:
@@ -193,7 +193,7 @@ class Publisher:
         else:
             job = self.publish_routed(route, route.queues, message, keys, header, holds=False)
         if job is not None:
-            self._connection.begin(job)
+            self._peer.begin(job)
 
     def publish_routed(
         self, route: Route, remembered: list[Receiver], message: Message, keys: list[str], header: bytes, *, holds: bool
@@ -220,7 +220,7 @@ class Publisher:
             routed = Content(header)
             routed.due_ms = message.due_ms
             queues = vhost.route(vhost.exchange(exchange), keys, routed)
-            self._connection.units_left -= STEPS_MAX - routed.steps_left
+            self._peer.units_left -= STEPS_MAX - routed.steps_left
             _check_steps(routed, exchange, vhost.name)
             effects = routed.effects
         claimed: MessageKeys | None = None
@@ -257,7 +257,7 @@ class Publisher:
         Raises:
             ChannelException: 403; 406, finding out is too much work.
         """
-        principal = self._connection.principal
+        principal = self._peer.principal
         assert principal is not None
         vhost = self._channel.vhost.name
         searched: i64 = principal.searched
@@ -271,7 +271,7 @@ class Publisher:
                         "its topic permissions can be checked for",
                     )
         finally:
-            self._connection.units_left -= principal.searched - searched
+            self._peer.units_left -= principal.searched - searched
 
     def _control(self, route: Route, header: bytes, body_bytes: i64) -> None:
         """Do the command of a publish to ``amq.control``."""
@@ -289,7 +289,7 @@ class Publisher:
 
     def publish_wide(self, message: Message, queues: list[Receiver]) -> None:
         """Begin to publish to very many queues."""
-        self._connection.begin(WidePublish(self, Spread(message, queues, None, CHANNEL, None)))
+        self._peer.begin(WidePublish(self, Spread(message, queues, None, CHANNEL, None)))
 
     def wide_publish_done(self, spread: Spread) -> None:
         """Confirm or refuse a message that went to very many queues: all have it."""
@@ -379,7 +379,7 @@ class Publisher:
             return  # it was in a transaction, and the connection has ended meanwhile
         channel.returned += 1
         channel.write_returned(message)
-        self._connection.check_outbox()
+        self._peer.check_outbox()
 
     def _count(self, exchange: Exchange, body_bytes: i64, queues: i64) -> None:
         """Count a message published to `exchange` that goes to so many queues."""
@@ -399,7 +399,7 @@ class Publisher:
             # Also when the session has ended: that of MQTT has to know which messages it need not take again.
             confirms.count_publish(message, outcome, self.ticket_of(queues, effects))
             if outcome == REFUSED and channel.is_open():
-                self._connection.check_outbox()
+                self._peer.check_outbox()
 
     def ticket_of(self, queues: list[Receiver] | None, effects: Effects | None) -> i64:
         """Return the change of the metadata that a message in `queues`, and acted on by `effects`, waits for.
@@ -407,7 +407,7 @@ class Publisher:
         Without `queues` it may be in anything. An exchange that takes it may be as new as anything.
         """
         if queues is None or (effects is not None and effects.has_takers()):
-            return self._connection.broker.journal.last_ticket
+            return self._peer.broker.journal.last_ticket
         return ticket_of(queues)
 
     # --- repetitions ------------------------------------------------------------------------------------------------

@@ -72,18 +72,18 @@ class ShutGates:
     def __init__(self) -> None:
         self._connections: set[Peer] = set()
 
-    def add(self, connection: Peer) -> None:
-        """Remember that `connection` has replies that wait for a commit."""
-        self._connections.add(connection)
+    def add(self, peer: Peer) -> None:
+        """Remember that `peer` has replies that wait for a commit."""
+        self._connections.add(peer)
 
-    def forget(self, connection: Peer) -> None:
+    def forget(self, peer: Peer) -> None:
         """Forget a connection that ended."""
-        self._connections.discard(connection)
+        self._connections.discard(peer)
 
     def open(self) -> None:
         """Send what has nothing left to wait for, on all connections: something was committed."""
         if not self._connections:
             return
-        for connection in list(self._connections):
-            if connection.open_gate():
-                self._connections.discard(connection)
+        for peer in list(self._connections):
+            if peer.open_gate():
+                self._connections.discard(peer)

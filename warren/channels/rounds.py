@@ -44,10 +44,10 @@ class Rounds:
     def tick(self, now_s: float, connections: dict[int, Peer]) -> None:
         """Check the time of the connections whose turn it is."""
         for key in list(self._hurried):
-            connection = connections.get(key)
-            if connection is not None:
-                connection.tick(now_s)
-            if connection is None or connection.is_patient():
+            peer = connections.get(key)
+            if peer is not None:
+                peer.tick(now_s)
+            if peer is None or peer.is_patient():
                 self._hurried.pop(key, None)
         passed_s = now_s - self._ticked_s
         self._ticked_s = now_s
@@ -59,8 +59,8 @@ class Rounds:
         while turns > 0 and self._left:
             turns -= 1
             key = self._left.pop()
-            connection = connections.get(key)
-            if connection is not None:
-                connection.tick(now_s)
-                if not connection.is_patient():
+            peer = connections.get(key)
+            if peer is not None:
+                peer.tick(now_s)
+                if not peer.is_patient():
                     self._hurried[key] = None

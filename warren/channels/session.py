@@ -58,9 +58,9 @@ CARE_UNITS: Final = 4  # more for a publish with properties to act on, or in a t
 class Session:
     """One session of a peer. `number`: among those of the peer."""
 
-    def __init__(self, connection: Peer, number: i64, ledger: DeliveryLedger) -> None:
-        self.connection: Peer = connection
-        self.shared: Shared = connection.shared
+    def __init__(self, peer: Peer, number: i64, ledger: DeliveryLedger) -> None:
+        self.peer: Peer = peer
+        self.shared: Shared = peer.shared
         self.number: i64 = number
         self.ledger: DeliveryLedger = ledger
         self.state: i64 = SESSION_OPEN
@@ -78,15 +78,15 @@ class Session:
         self.last_version: i64 = 0
         self.held_bytes: i64 = 0  # the cost of a partly received content, counted in `Shared.inbound`
         self.grown_s: float = 0.0
-        vhost = connection.vhost
+        vhost = peer.vhost
         # A confirm, or the end of a commit, means synced, not just written.
         self.sync_confirms: bool = vhost is None or vhost.sync_confirms
         self.last_queue = ""  # the queue that an empty name stands for
         self.prefetch: int = 0  # for consumers to come
         self.reply_queue: BaseQueue | None = None
-        if not connection.origin.is_direct:
-            connection.broker.churn.channels_opened += 1
-        login = connection.login
+        if not peer.origin.is_direct:
+            peer.broker.churn.channels_opened += 1
+        login = peer.login
         login.channels_opened += 1
         self.serial: int = login.channels_opened  # unlike the number never used again
         self._publisher: Publisher | None = None  # made when first needed: most subscribers never do
@@ -138,7 +138,7 @@ class Session:
 
     @property
     def vhost(self) -> VirtualHost:
-        vhost = self.connection.vhost
+        vhost = self.peer.vhost
         assert vhost is not None
         return vhost
 
@@ -148,7 +148,7 @@ class Session:
         Raises:
             ChannelException: 403.
         """
-        principal = self.connection.principal
+        principal = self.peer.principal
         assert principal is not None
         principal.authorize(action, kind, name)
 
@@ -166,20 +166,20 @@ class Session:
 
     def begin_bind(self, bind: BindJob) -> None:
         """Do the job of a queue.bind."""
-        self.connection.begin(bind)
+        self.peer.begin(bind)
 
     def reply_when_done(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
         """Send `method` as a reply when all jobs of the connection are done."""
-        self.connection.begin(Reply(self, method, ticket, batch))
+        self.peer.begin(Reply(self, method, ticket, batch))
 
     def watch(self, *, copies: bool) -> None:
         """Report publishes and deliveries here: as spans if the shell wants them, with `copies` as traces."""
         watcher: TrafficWatcher | None = None
         spans = self.shared.spans
         if spans is not None:
-            watcher = SessionSpans(spans, self.connection, int(self.number))
+            watcher = SessionSpans(spans, self.peer, int(self.number))
         if copies:
-            tracer = ChannelTracer(self.connection, int(self.number))
+            tracer = ChannelTracer(self.peer, int(self.number))
             watcher = tracer if watcher is None else BothWatchers(tracer, watcher)
         self._set_watcher(watcher)
 
@@ -208,9 +208,9 @@ class Session:
 
     def find_route(self, arguments: bytes) -> Route:
         """Return the current meaning of basic.publish with these argument bytes."""
-        connection = self.connection
-        vhost = connection.vhost
-        principal = connection.principal
+        peer = self.peer
+        vhost = peer.vhost
+        principal = peer.principal
         assert vhost is not None and principal is not None
         version: i64 = vhost.topology_version
         cache = principal.routes
@@ -218,13 +218,13 @@ class Session:
             cache.begin(vhost)
         found = cache.routes.get(arguments)
         if found is None:
-            connection.units_left -= ROUTE_UNITS
+            peer.units_left -= ROUTE_UNITS
             searched: i64 = principal.searched
             try:
                 found = self.make_route(arguments)
             finally:
-                connection.units_left -= principal.searched - searched
-            connection.units_left -= len(found.queues)
+                peer.units_left -= principal.searched - searched
+            peer.units_left -= len(found.queues)
             if found.cacheable:
                 cache.add(arguments, found)
         self.last_arguments = arguments
@@ -234,9 +234,9 @@ class Session:
 
     def find_route_at(self, data: bytes, start: i64, end: i64) -> Route:
         """Return the same for the argument bytes ``data[start:end]``."""
-        connection = self.connection
-        vhost = connection.vhost
-        principal = connection.principal
+        peer = self.peer
+        vhost = peer.vhost
+        principal = peer.principal
         assert vhost is not None and principal is not None
         cache = principal.routes
         if cache.version == vhost.topology_version:
@@ -267,7 +267,7 @@ class Session:
         assert route is not None
         flags: i64 = scan_properties(data, start + FRAME_HEAD_BYTES, header_end - 1)
         if flags & SPECIAL_PROPERTIES or not route.cacheable or self.transaction is not None:
-            self.connection.units_left -= CARE_UNITS
+            self.peer.units_left -= CARE_UNITS
             header = data[start + FRAME_HEAD_BYTES : header_end - 1]
             self.publisher.publish_with_care(route, content, pieces, header, flags, body_bytes, largest)
             return
@@ -295,7 +295,7 @@ class Session:
         if confirms is not None:
             confirms.count_publish(message, outcome, route.ticket)
             if outcome == REFUSED:
-                self.connection.check_outbox()
+                self.peer.check_outbox()
 
     def unroutable(self, route: Route, message: Message) -> None:
         """Return a mandatory message; drop another one."""
@@ -308,7 +308,7 @@ class Session:
         """Note that a message published to `exchange` did not go to one queue but to `queues`."""
         self.spread += queues - 1
         exchange.spread += queues - 1
-        self.connection.units_left -= queues
+        self.peer.units_left -= queues
 
     def add_counts(self, counts: MessageCounts) -> None:
         """Add the counts of this session to `counts`."""
@@ -359,11 +359,11 @@ class Session:
         transaction = self.transaction
         if transaction is None:
             if not self.ledger.ack(tag, multiple):
-                self.connection.begin(AckRun(self, tag))
+                self.peer.begin(AckRun(self, tag))
         elif multiple:
             self.ledger.check_outstanding(tag)
             run = BufferRun(self.ledger, tag, transaction, rejected=False, requeue=False, failed=False)
-            self.connection.begin(run)
+            self.peer.begin(run)
         else:
             transaction.acked.extend(self.ledger.take(tag, False))
 
@@ -378,16 +378,16 @@ class Session:
             up_to = signed_tag(tag)
             self.ledger.check_outstanding(up_to)
             if transaction is None:
-                self.connection.begin(ReturnRun(self, up_to, requeue=requeue, failed=failed, delay_ms=delay_ms))
+                self.peer.begin(ReturnRun(self, up_to, requeue=requeue, failed=failed, delay_ms=delay_ms))
             else:
                 run = BufferRun(self.ledger, up_to, transaction, rejected=True, requeue=requeue, failed=failed)
-                self.connection.begin(run)
+                self.peer.begin(run)
             return
         taken = self.ledger.take(signed_tag(tag), False)
         if transaction is None:
             self._put_back(taken, requeue=requeue, failed=failed, delay_ms=delay_ms)
             if not requeue and self.vhost.is_crowded:
-                block_publisher(self.connection)  # its dead letters would have to wait
+                block_publisher(self.peer)  # its dead letters would have to wait
         else:
             transaction.rejected.extend([(delivery, requeue, failed) for delivery in taken])
 
@@ -407,7 +407,7 @@ class Session:
         for delivery in deliveries:
             if requeue and delivery.queue.rewrites(delay_ms):
                 run = ReturnOfTaken(self.ledger, deliveries, requeue=True, failed=failed, delay_ms=delay_ms)
-                self.connection.begin(run)
+                self.peer.begin(run)
                 return
         touched: list[BaseQueue] = []
         for delivery in deliveries:
@@ -422,12 +422,12 @@ class Session:
 
     def is_open(self) -> bool:
         """Tell whether its peer may still be told something on it."""
-        return self.state != CHANNEL_CLOSING and self.connection.running
+        return self.state != CHANNEL_CLOSING and self.peer.running
 
     def refuse(self, error: ChannelException, method_id: int) -> None:
         """Close it, if that has not happened yet, because of something that is found only now."""
         if self.is_open():
-            self.connection.close_session(self, error, method_id)
+            self.peer.close_session(self, error, method_id)
 
     def close(self) -> None:
         """Take nothing more; `jobs.ChannelEnd` releases everything."""
@@ -455,9 +455,9 @@ class Session:
         # They refer to us and we to them: do not leave a cycle for the cyclic collector.
         self.ledger.owner = None
         self._publisher = None
-        if not self.connection.origin.is_direct:
-            self.connection.broker.churn.channels_closed += 1
-            self.connection.broker.events.channel_closed(self)
+        if not self.peer.origin.is_direct:
+            self.peer.broker.churn.channels_closed += 1
+            self.peer.broker.events.channel_closed(self)
 
 
 def signed_tag(tag: int) -> int:

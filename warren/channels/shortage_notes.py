@@ -99,8 +99,8 @@ def close_largest(inbound: Inbound) -> None:
 def close_stalled(channel: Session, timeout_s: float) -> None:
     """Close a channel that has begun a content and sends no more of it."""
     text = f"publish on channel {int(channel.number)} timed out: no more of its content came within {timeout_s:g} s"
-    channel.connection.close_session(channel, ChannelException(PRECONDITION_FAILED, text), BASIC_PUBLISH)
+    channel.peer.close_session(channel, ChannelException(PRECONDITION_FAILED, text), BASIC_PUBLISH)
 
 
-def _inbound_bytes(connection: Peer) -> int:
-    return int(connection.inbound_bytes)
+def _inbound_bytes(peer: Peer) -> int:
+    return int(peer.inbound_bytes)

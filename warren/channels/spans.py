@@ -37,11 +37,11 @@ _LOW_HALF: Final = 16  # of a trace id: by these digits programs decide what the
 class SpanPlace:
     """Where spans come from: the connection, as it was when its session began."""
 
-    def __init__(self, connection: Peer, channel: int) -> None:
-        self.vhost = connection.login.vhost_name
-        self.peer = connection.origin.peer
-        self.local = connection.origin.local
-        self.protocol = connection.origin.shown(connection.protocol)
+    def __init__(self, peer: Peer, channel: int) -> None:
+        self.vhost = peer.login.vhost_name
+        self.peer = peer.origin.peer
+        self.local = peer.origin.local
+        self.protocol = peer.origin.shown(peer.protocol)
         self.channel = channel
 
 
@@ -100,10 +100,10 @@ class Spans:
 class SessionSpans(TrafficWatcher):
     """Makes spans of the messages that one session publishes and is sent."""
 
-    def __init__(self, spans: Spans, connection: Peer, number: int) -> None:
+    def __init__(self, spans: Spans, peer: Peer, number: int) -> None:
         self._spans = spans
-        self._log = connection.broker.log
-        self._place = SpanPlace(connection, number)
+        self._log = peer.broker.log
+        self._place = SpanPlace(peer, number)
 
     def published(self, keys: list[str], message: Message, queues: list[Receiver]) -> None:
         context = self._spans.maybe_wanted(message)

@@ -60,7 +60,7 @@ def run_topology(session: Session, command: Any) -> None:
     Raises:
         ChannelException: as the rules of the command say; 406, topology may not grow now.
     """
-    peer = session.connection
+    peer = session.peer
     if peer.broker.growth.is_limited:
         peer.broker.growth.check(peer.key, growth_bytes(session, command))
     handle_topology(session, command)
@@ -72,7 +72,7 @@ def handle_topology(channel: Session, method: Any) -> None:
     Raises:
         ChannelException: as the method's rules say.
     """
-    channel.connection.units_left -= TOPOLOGY_UNITS
+    channel.peer.units_left -= TOPOLOGY_UNITS
     match method:
         case ExchangeDeclaration():
             _declare_exchange(channel, replace(method, name=_stripped(method.name)))
@@ -153,7 +153,7 @@ def _any_access(channel: Session, kind: str, name: str) -> None:
     Raises:
         ChannelException: 403.
     """
-    principal = channel.connection.principal
+    principal = channel.peer.principal
     assert principal is not None
     asked = "amq.default" if name == "" and kind == "exchange" else name
     if not (principal.may(READ, asked) or principal.may(WRITE, asked)):
@@ -167,10 +167,10 @@ def _outlives_clients(queue: BaseQueue) -> bool:
 
 def _note_change(channel: Session, did: str, messages: int = NOT_OF_MESSAGES) -> None:
     """Write a log line for the change and its author, unless it came over HTTP, where it has a line already."""
-    connection = channel.connection
-    if not connection.origin.is_direct:
-        trail = connection.broker.audit_trail
-        trail.changed(did, channel.vhost.name, connection.login.user_name, connection.origin.peer, messages)
+    peer = channel.peer
+    if not peer.origin.is_direct:
+        trail = peer.broker.audit_trail
+        trail.changed(did, channel.vhost.name, peer.login.user_name, peer.origin.peer, messages)
 
 
 # --- exchanges -----------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _declare_exchange(channel: Session, declaration: ExchangeDeclaration, *, no_
         if alternate is not None:
             channel.authorize(READ, "exchange", name)
             channel.authorize(WRITE, "exchange", alternate)
-        limit = channel.connection.broker.limits.exchanges_per_vhost_max
+        limit = channel.peer.broker.limits.exchanges_per_vhost_max
         if len(vhost.exchanges) >= limit:
             raise ChannelException(
                 PRECONDITION_FAILED,
@@ -213,12 +213,12 @@ def _declare_exchange(channel: Session, declaration: ExchangeDeclaration, *, no_
     wanted = maybe_super_stream(declaration, vhost.name)
     if wanted is not None:
         _check_partitions(channel, wanted)
-        ticket = declare_super_stream(vhost, wanted, channel.connection.login.user_name)
-        channel.connection.begin(FirstPolicies(vhost, wanted.partition_names()))
+        ticket = declare_super_stream(vhost, wanted, channel.peer.login.user_name)
+        channel.peer.begin(FirstPolicies(vhost, wanted.partition_names()))
         if not no_wait:
             channel.reply_when_done(m.ExchangeDeclareOk(), ticket)
         return
-    ticket = vhost.declare_exchange(declaration, channel.connection.login.user_name)
+    ticket = vhost.declare_exchange(declaration, channel.peer.login.user_name)
     if not no_wait:
         channel.reply(m.ExchangeDeclareOk(), ticket)
 
@@ -240,7 +240,7 @@ def _check_partitions(channel: Session, wanted: SuperStreamDeclaration) -> None:
     subject = f"super stream '{wanted.name}' with {count} partitions"
     if missing:
         _check_room_for_queues(channel, subject, missing)
-    limit = channel.connection.broker.limits.bindings_per_exchange_max
+    limit = channel.peer.broker.limits.bindings_per_exchange_max
     if count > limit:
         raise ChannelException(
             PRECONDITION_FAILED, f"cannot declare {subject}: its limit of {limit} bindings is reached"
@@ -261,11 +261,11 @@ def _exchange_delete(channel: Session, method: m.ExchangeDelete) -> None:
     if exchange is not None:
         if method.if_unused and exchange.is_used():
             raise in_use("exchange", name, vhost.name)
-        by = channel.connection.login.user_name
+        by = channel.peer.login.user_name
         ticket = vhost.take_exchange_out(exchange, by)
         if exchange.durable and not exchange.auto_delete:
             _note_change(channel, f"exchange.delete {name}")
-        channel.connection.begin(Unbinding(vhost, exchange, by))
+        channel.peer.begin(Unbinding(vhost, exchange, by))
     if not method.no_wait:
         channel.reply_when_done(m.ExchangeDeleteOk(), ticket)
 
@@ -291,19 +291,17 @@ def _exchange_bind(
     if not binding:
         if source is None or destination is None:
             return vhost.last_ticket()
-        return vhost.unbind(
-            source, destination, method.routing_key, method.arguments, channel.connection.login.user_name
-        )
+        return vhost.unbind(source, destination, method.routing_key, method.arguments, channel.peer.login.user_name)
     source = vhost.exchange(source_name)
     destination = vhost.exchange(destination_name)
     _check_room_for_binding(channel, source, destination, method.routing_key, method.arguments)
-    return vhost.bind(source, destination, method.routing_key, method.arguments, channel.connection.login.user_name)
+    return vhost.bind(source, destination, method.routing_key, method.arguments, channel.peer.login.user_name)
 
 
 def _check_room_for_binding(
     channel: Session, source: Exchange, destination: Destination, binding_key: str, arguments: bytes
 ) -> None:
-    limit = bindings_max(source, channel.connection.broker.limits.bindings_per_exchange_max)
+    limit = bindings_max(source, channel.peer.broker.limits.bindings_per_exchange_max)
     if len(source.bindings) >= limit and not source.has_binding(destination, binding_key, arguments):
         raise ChannelException(
             PRECONDITION_FAILED,
@@ -311,7 +309,7 @@ def _check_room_for_binding(
             "bindings is reached",
         )
     _check_arguments(channel, arguments)
-    limit = channel.connection.broker.limits.binding_bytes_per_exchange_max
+    limit = channel.peer.broker.limits.binding_bytes_per_exchange_max
     if source.binding_bytes + len(arguments) > limit and not source.has_binding(destination, binding_key, arguments):
         raise ChannelException(
             PRECONDITION_FAILED,
@@ -322,7 +320,7 @@ def _check_room_for_binding(
 
 def _check_arguments(channel: Session, arguments: bytes) -> None:
     """Refuse arguments that would take much memory for the life of their object."""
-    limit = channel.connection.broker.limits.arguments_max_bytes
+    limit = channel.peer.broker.limits.arguments_max_bytes
     if len(arguments) > limit:
         raise ChannelException(
             PRECONDITION_FAILED, f"the arguments have {len(arguments)} bytes, at most {limit} are allowed"
@@ -331,7 +329,7 @@ def _check_arguments(channel: Session, arguments: bytes) -> None:
 
 def _authorize_topic_read(channel: Session, source: Exchange, binding_key: str) -> None:
     if isinstance(source, TopicExchange):
-        principal = channel.connection.principal
+        principal = channel.peer.principal
         assert principal is not None
         principal.authorize_topic(READ, source.name, binding_key)
 
@@ -348,7 +346,7 @@ def _queue_declare(channel: Session, method: m.QueueDeclare) -> None:
     if found is None:
         name = channel.queue_name(name)
         _any_access(channel, "queue", name)
-        queue = channel.vhost.queue(name, channel.connection)
+        queue = channel.vhost.queue(name, channel.peer)
         queue.used()
         found = _declared(channel, queue)
     if not method.no_wait:
@@ -357,13 +355,13 @@ def _queue_declare(channel: Session, method: m.QueueDeclare) -> None:
 
 def _declare_queue(channel: Session, declaration: QueueDeclaration, *, no_wait: bool = False) -> None:
     vhost = channel.vhost
-    connection = channel.connection
+    peer = channel.peer
     name = declaration.name
     found = _maybe_replies(channel, name)
     ticket = 0
     if found is None:
         if name == "":
-            name = "amq.gen-" + connection.broker.unique_name()
+            name = "amq.gen-" + peer.broker.unique_name()
             declaration = replace(declaration, name=name)
         elif name.startswith(RESERVED_PREFIX):
             raise ChannelException(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
@@ -372,10 +370,10 @@ def _declare_queue(channel: Session, declaration: QueueDeclaration, *, no_wait: 
         if name not in vhost.queues:
             _check_arguments(channel, declaration.arguments)
             _check_new_queue(channel, name, declaration.arguments)
-        ticket = vhost.declare_queue(declaration, connection, connection.login.user_name)
+        ticket = vhost.declare_queue(declaration, peer, peer.login.user_name)
         queue = vhost.queues[name]
         if declaration.exclusive:
-            connection.own(queue)
+            peer.own(queue)
         found = _declared(channel, queue)
     if not no_wait:
         channel.reply(found, ticket)
@@ -413,7 +411,7 @@ def _check_new_queue(channel: Session, name: str, arguments: bytes) -> None:
 def _check_room_for_queues(channel: Session, subject: str, more: int) -> None:
     vhost = channel.vhost
     count = len(vhost.queues) + more - 1
-    limit = channel.connection.broker.limits.queues_per_vhost_max
+    limit = channel.peer.broker.limits.queues_per_vhost_max
     if is_reached(vhost.limits, MAX_QUEUES, count):
         limit = vhost.limits[MAX_QUEUES]
     if count >= limit:
@@ -461,11 +459,11 @@ def bind_subscriber(channel: Session, subscriber: Receiver, exchange: str, bindi
     _authorize_binding(channel, subscriber.name, exchange, binding_key)
     source = channel.vhost.exchange(exchange)
     _check_room_for_binding(channel, source, subscriber, binding_key, arguments)
-    connection = channel.connection
-    if connection.broker.has_alarm("memory"):
+    peer = channel.peer
+    if peer.broker.has_alarm("memory"):
         size = binding_growth_bytes(channel, exchange, subscriber, binding_key, arguments)
-        connection.broker.growth.check(connection.key, size)
-    channel.vhost.bind(source, subscriber, binding_key, arguments, connection.login.user_name)
+        peer.broker.growth.check(peer.key, size)
+    channel.vhost.bind(source, subscriber, binding_key, arguments, peer.login.user_name)
 
 
 def unbind_subscriber(
@@ -479,17 +477,17 @@ def unbind_subscriber(
     _authorize_binding(channel, subscriber.name, exchange, binding_key)
     source = channel.vhost.exchanges.get(exchange)
     if source is not None:
-        channel.vhost.unbind(source, subscriber, binding_key, arguments, channel.connection.login.user_name)
+        channel.vhost.unbind(source, subscriber, binding_key, arguments, channel.peer.login.user_name)
 
 
 def _queue_bind(channel: Session, method: m.QueueBind) -> None:
     vhost = channel.vhost
     queue_name, exchange_name, routing_key = _bind_names(channel, method)
-    queue = vhost.queue(queue_name, channel.connection)
+    queue = vhost.queue(queue_name, channel.peer)
     queue.check_allows("queue.bind")
     source = vhost.exchange(exchange_name)
     _check_room_for_binding(channel, source, queue, routing_key, method.arguments)
-    by = channel.connection.login.user_name
+    by = channel.peer.login.user_name
 
     def done(ticket: int) -> None:
         if not method.no_wait and channel.is_open():
@@ -500,7 +498,7 @@ def _queue_bind(channel: Session, method: m.QueueBind) -> None:
         done(vhost.bind(source, queue, routing_key, method.arguments, by))
     else:
         # The messages that the queue gets at once are paid for here, as a publish pays for its queues; the rest waits.
-        channel.connection.units_left -= min(bind.units(), i64(AT_ONCE_STEPS))
+        channel.peer.units_left -= min(bind.units(), i64(AT_ONCE_STEPS))
         channel.begin_bind(bind)
 
 
@@ -510,15 +508,15 @@ def _queue_unbind(channel: Session, method: m.QueueUnbind) -> None:
     ticket = vhost.last_ticket()  # another client may have just removed it
     source = vhost.exchanges.get(exchange_name)
     if source is not None and queue_name in vhost.queues:
-        queue = vhost.queue(queue_name, channel.connection)
-        ticket = vhost.unbind(source, queue, routing_key, method.arguments, channel.connection.login.user_name)
+        queue = vhost.queue(queue_name, channel.peer)
+        ticket = vhost.unbind(source, queue, routing_key, method.arguments, channel.peer.login.user_name)
     channel.reply(m.QueueUnbindOk(), ticket)
 
 
 def _queue_purge(channel: Session, method: m.QueuePurge) -> None:
     name = channel.queue_name(_stripped(method.queue))
     channel.authorize(READ, "queue", name)
-    queue = channel.vhost.queue(name, channel.connection)
+    queue = channel.vhost.queue(name, channel.peer)
     count = queue.purge()
     if count and _outlives_clients(queue):
         _note_change(channel, f"queue.purge {name}", count)
@@ -530,21 +528,21 @@ def _queue_delete(channel: Session, method: m.QueueDelete) -> None:
     vhost = channel.vhost
     name = channel.queue_name(_stripped(method.queue))
     channel.authorize(CONFIGURE, "queue", name)
-    connection = channel.connection
-    notices = CancelNotices(connection)
+    peer = channel.peer
+    notices = CancelNotices(peer)
     count = 0
     ticket = vhost.last_ticket()  # another client may have just removed it
     if name in vhost.queues:
-        queue = vhost.queue(name, connection)
+        queue = vhost.queue(name, peer)
         queue.check_allows("queue.delete")
         if method.if_unused and queue.consumers:
             raise in_use("queue", name, vhost.name)
         if method.if_empty and queue.ready_count:
             raise ChannelException(PRECONDITION_FAILED, f"queue '{name}' in vhost '{vhost.name}' not empty")
         count = int(queue.ready_count)
-        ticket = connection.broker.delete_queue(vhost, queue, connection.login.user_name, notices)
+        ticket = peer.broker.delete_queue(vhost, queue, peer.login.user_name, notices)
         if _outlives_clients(queue):
             _note_change(channel, f"queue.delete {name}", count)
     if not method.no_wait:
         channel.reply_when_done(m.QueueDeleteOk(min(count, COUNT_MAX)), ticket)
-    connection.begin(notices)
+    peer.begin(notices)

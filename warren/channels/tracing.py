@@ -81,18 +81,18 @@ class BothWatchers(TrafficWatcher):
 class ChannelTracer(TrafficWatcher):
     """Traces the messages that one channel publishes and is sent."""
 
-    def __init__(self, connection: Peer, number: int) -> None:
-        vhost = connection.vhost
+    def __init__(self, peer: Peer, number: int) -> None:
+        vhost = peer.vhost
         assert vhost is not None
-        broker = connection.broker
+        broker = peer.broker
         self._own_messages = broker.own_messages
         self._vhost = vhost
         self._node = _text("node", broker.node)
         place: dict[str, object] = {
             "vhost": vhost.name,
-            "connection": connection.origin.ends(),
+            "connection": peer.origin.ends(),
             "channel": number,
-            "user": connection.login.user_name,
+            "user": peer.login.user_name,
         }
         self._place = encode_table(place)[4:]
 

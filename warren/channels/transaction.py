@@ -546,7 +546,7 @@ def tx_commit(channel: Session) -> None:
         ChannelException: 406, the channel has no transaction.
     """
     transaction = _taken_from(channel)
-    channel.connection.begin(Commit(channel, transaction, ahead=transaction.maybe_bodies()))
+    channel.peer.begin(Commit(channel, transaction, ahead=transaction.maybe_bodies()))
 
 
 def tx_rollback(channel: Session) -> None:
@@ -555,7 +555,7 @@ def tx_rollback(channel: Session) -> None:
     Raises:
         ChannelException: 406, the channel has no transaction.
     """
-    channel.connection.begin(Rollback(channel.ledger, _taken_from(channel)))
+    channel.peer.begin(Rollback(channel.ledger, _taken_from(channel)))
     channel.reply_when_done(m.TxRollbackOk())
 
 
@@ -571,7 +571,7 @@ def commit_checked(channel: Session, check: CommitCheck, note: Callable[[], None
     transaction = _taken_from(channel)
     commit = Commit(channel, transaction, check, note)
     if transaction.row_count() > ROWS_AT_ONCE or not commit.run(Steps(ALL_STEPS)):
-        channel.connection.begin(commit)
+        channel.peer.begin(commit)
 
 
 def _taken_from(channel: Session) -> Transaction:
@@ -585,8 +585,8 @@ def _taken_from(channel: Session) -> Transaction:
 
 def new_transaction(channel: Session) -> Transaction:
     """Return an empty transaction of `channel`, with its limits (7, 8)."""
-    connection = channel.connection
-    if connection.origin.is_direct:
+    peer = channel.peer
+    if peer.origin.is_direct:
         return Transaction(channel.shared.log)
-    max_bytes: i64 = connection.broker.limits.transaction_max_bytes
-    return Transaction(channel.shared.log, max_bytes, channel.shared.transaction_shares, connection.login.user_name)
+    max_bytes: i64 = peer.broker.limits.transaction_max_bytes
+    return Transaction(channel.shared.log, max_bytes, channel.shared.transaction_shares, peer.login.user_name)

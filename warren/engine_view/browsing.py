@@ -126,9 +126,9 @@ class Browsing:
         """Return the deliveries that are not answered at present."""
         assert isinstance(queue, BaseQueue)
         found: list[Delivery | None] = []
-        for connection in self._broker.connections.values():
-            if connection.login.vhost_name == queue.vhost_name:
-                for channel in connection.channels.values():
+        for peer in self._broker.connections.values():
+            if peer.login.vhost_name == queue.vhost_name:
+                for channel in peer.channels.values():
                     if isinstance(channel, Session) and channel.ledger.unacked_count:
                         found += channel.ledger.unanswered()
         return Outstanding(queue, found)
@@ -140,10 +140,10 @@ class Browsing:
         """
         assert isinstance(queue, BaseQueue)
         now_s = self._broker.now_s
-        for connection in list(self._broker.connections.values()):
-            if connection.login.vhost_name != queue.vhost_name:
+        for peer in list(self._broker.connections.values()):
+            if peer.login.vhost_name != queue.vhost_name:
                 continue
-            for channel in list(connection.channels.values()):
+            for channel in list(peer.channels.values()):
                 if not isinstance(channel, Session):
                     continue
                 yield None
@@ -152,9 +152,9 @@ class Browsing:
                     for delivery in run:
                         tag, consumer = int(delivery.tag), delivery.consumer
                         holder = Holder(
-                            connection_name(connection),
+                            connection_name(peer),
                             channel_name(channel),
-                            connection.login.user_name,
+                            peer.login.user_name,
                             None if consumer is None else consumer.tag,
                             tag,
                             max(0, int(1000 * (now_s - channel.ledger.delivered_by(tag, now_s)))),

@@ -98,14 +98,14 @@ class ChannelRow(msgspec.Struct, frozen=True):
     counters: tuple[int, ...]
 
 
-def connection_name(connection: Peer) -> str:
+def connection_name(peer: Peer) -> str:
     """Return ``peer -> local``."""
-    return connection.origin.ends()
+    return peer.origin.ends()
 
 
 def channel_name(channel: Session) -> str:
     """Return the connection's name and the channel's number."""
-    return f"{connection_name(channel.connection)} ({int(channel.number)})"
+    return f"{connection_name(channel.peer)} ({int(channel.number)})"
 
 
 def host_of(endpoint: str) -> str:
@@ -113,25 +113,25 @@ def host_of(endpoint: str) -> str:
     return endpoint.rpartition(":")[0].strip("[]")
 
 
-def connection_ends(connection: Peer) -> ConnectionEnds:
+def connection_ends(peer: Peer) -> ConnectionEnds:
     """Return a connection as the objects that belong to it show it."""
-    peer = connection.origin.peer
-    return ConnectionEnds(connection_name(connection), connection.login.name, host_of(peer), port_of(peer))
+    address = peer.origin.peer
+    return ConnectionEnds(connection_name(peer), peer.login.name, host_of(address), port_of(address))
 
 
 def channel_ends(channel: Session, node: str) -> ChannelEnds:
     """Return a channel as the objects that belong to it show it."""
-    connection = channel.connection
-    name = connection_name(connection)
+    peer = channel.peer
+    name = connection_name(peer)
     return ChannelEnds(
         name,
-        connection.login.name,
+        peer.login.name,
         f"{name} ({int(channel.number)})",
-        connection.origin.node_name or node,
+        peer.origin.node_name or node,
         int(channel.number),
-        host_of(connection.origin.peer),
-        port_of(connection.origin.peer),
-        connection.login.user_name,
+        host_of(peer.origin.peer),
+        port_of(peer.origin.peer),
+        peer.login.user_name,
     )
 
 
@@ -150,9 +150,9 @@ def channel_state(channel: Session) -> tuple[int, ...]:
     )
 
 
-def sessions_of(connection: Peer) -> list[Session]:
+def sessions_of(peer: Peer) -> list[Session]:
     """Return the channels of a connection that have begun, in any order."""
-    return [channel for channel in connection.channels.values() if isinstance(channel, Session)]
+    return [channel for channel in peer.channels.values() if isinstance(channel, Session)]
 
 
 def _connection_key(key: Callable[[Peer], object]) -> Callable[[ConnectionRef], object]:
@@ -178,10 +178,10 @@ class Connections:
         "send_oct": _connection_key(lambda each: int(each.outbox.sent_bytes)),
     }
     CHANNEL_KEYS: Final[Mapping[str, Callable[[ChannelRef], object]]] = {
-        "name": _channel_key(lambda each: f"{channel_name(each)} {each.connection.login.name}"),
-        "connection_details.user_provided_name": _channel_key(lambda each: each.connection.login.name),
-        "user": _channel_key(lambda each: each.connection.login.user_name),
-        "vhost": _channel_key(lambda each: each.connection.login.vhost_name),
+        "name": _channel_key(lambda each: f"{channel_name(each)} {each.peer.login.name}"),
+        "connection_details.user_provided_name": _channel_key(lambda each: each.peer.login.name),
+        "user": _channel_key(lambda each: each.peer.login.user_name),
+        "vhost": _channel_key(lambda each: each.peer.login.vhost_name),
         "number": _channel_key(lambda each: int(each.number)),
         "prefetch_count": _channel_key(lambda each: each.prefetch),
         "consumer_count": _channel_key(lambda each: len(each.ledger.consumers)),
@@ -234,9 +234,9 @@ class Connections:
 
     def maybe_channel(self, name: str, connections: Iterable[ConnectionRef]) -> ChannelRef | None:
         """Return the channel with this name, if it is on one of `connections`."""
-        for connection in _peers(connections):
-            if name.startswith(connection_name(connection)):
-                for channel in sessions_of(connection):
+        for peer in _peers(connections):
+            if name.startswith(connection_name(peer)):
+                for channel in sessions_of(peer):
                     if channel_name(channel) == name:
                         return ChannelRef(channel)
         return None
@@ -294,7 +294,7 @@ class Connections:
 
     def channel_names(self, channels: list[ChannelRef]) -> list[tuple[str, str]]:
         """Return of each name and vhost."""
-        return [(channel_name(each), each.connection.login.vhost_name) for each in _sessions(channels)]
+        return [(channel_name(each), each.peer.login.vhost_name) for each in _sessions(channels)]
 
     def channel_counters(self, channels: list[ChannelRef]) -> list[tuple[int, ...]]:
         """Return `CHANNEL_STATS` of each."""
@@ -309,37 +309,37 @@ class Connections:
     def row(self, ref: ConnectionRef) -> ConnectionRow:
         """Return a connection."""
         assert isinstance(ref, Peer)
-        connection = ref
-        outbox = connection.outbox
+        peer = ref
+        outbox = peer.outbox
         return ConnectionRow(
-            connection_name(connection),
-            connection.login.name,
-            connection.origin.node_name or self._broker.node,
-            connection.login.user_name,
-            connection.login.vhost_name,
-            connection.origin.shown(connection.protocol),
+            connection_name(peer),
+            peer.login.name,
+            peer.origin.node_name or self._broker.node,
+            peer.login.user_name,
+            peer.login.vhost_name,
+            peer.origin.shown(peer.protocol),
             # A link of this broker connects to it from within, as RabbitMQ's do.
-            "direct" if connection.origin.is_internal else "network",
-            "blocked" if connection.blocked_notice == TOLD else STATE_NAMES[connection.state],
-            len(connection.channels),
-            connection.login.channel_max,
-            connection.login.frame_max_bytes,
-            connection.heartbeats.interval_s,
-            host_of(connection.origin.local),
-            port_of(connection.origin.local),
-            host_of(connection.origin.peer),
-            port_of(connection.origin.peer),
-            connection.origin.is_tls,
-            connection.origin.certificate_user,
-            connection.login.mechanism,
-            connection.origin.connected_at_ms,
-            connection.client_properties,
+            "direct" if peer.origin.is_internal else "network",
+            "blocked" if peer.blocked_notice == TOLD else STATE_NAMES[peer.state],
+            len(peer.channels),
+            peer.login.channel_max,
+            peer.login.frame_max_bytes,
+            peer.heartbeats.interval_s,
+            host_of(peer.origin.local),
+            port_of(peer.origin.local),
+            host_of(peer.origin.peer),
+            port_of(peer.origin.peer),
+            peer.origin.is_tls,
+            peer.origin.certificate_user,
+            peer.login.mechanism,
+            peer.origin.connected_at_ms,
+            peer.client_properties,
             # Reads and writes of the socket, as in RabbitMQ.
-            int(connection.received_reads),
+            int(peer.received_reads),
             int(outbox.sent_writes),
             int(outbox.waiting_bytes()),
-            connection.details(),
-            connection_counters(connection),
+            peer.details(),
+            connection_counters(peer),
         )
 
     def is_gone(self, connection: ConnectionRef) -> bool:
@@ -351,18 +351,18 @@ class Connections:
         """Return a channel."""
         assert isinstance(ref, Session)
         channel = ref
-        connection = channel.connection
+        peer = channel.peer
         ledger = channel.ledger
         publishes, acks = channel.uncommitted()
-        ends = connection_ends(connection)
+        ends = connection_ends(peer)
         return ChannelRow(
             f"{ends.name} ({int(channel.number)})",
             int(channel.number),
-            connection.origin.node_name or self._broker.node,
-            connection.login.user_name,
-            connection.login.vhost_name,
+            peer.origin.node_name or self._broker.node,
+            peer.login.user_name,
+            peer.login.vhost_name,
             ends,
-            "flow" if connection.paused & ~PAUSED_TURN else "running",
+            "flow" if peer.paused & ~PAUSED_TURN else "running",
             channel.transaction is not None,
             channel.confirms is not None,
             channel.prefetch,
@@ -378,7 +378,7 @@ class Connections:
     def is_channel_gone(self, ref: ChannelRef) -> bool:
         """Tell whether a channel has been closed."""
         assert isinstance(ref, Session)
-        return ref.connection.channels.get(ref.number) is not ref
+        return ref.peer.channels.get(ref.number) is not ref
 
     # --- commands ---------------------------------------------------------------------------------------------------
 

@@ -55,12 +55,12 @@ def _channel_of(consumer: Consumer) -> str:
 
 def _client_of(consumer: Consumer) -> str:
     channel = consumer.owner
-    return channel.connection.login.name if isinstance(channel, Session) else ""
+    return channel.peer.login.name if isinstance(channel, Session) else ""
 
 
 def _user_of(consumer: Consumer) -> str:
     channel = consumer.owner
-    return channel.connection.login.user_name if isinstance(channel, Session) else ""
+    return channel.peer.login.user_name if isinstance(channel, Session) else ""
 
 
 def _key(key: Callable[[Consumer], object]) -> Callable[[ConsumerRef], object]:

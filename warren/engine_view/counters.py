@@ -39,9 +39,9 @@ def exchange_counters(exchange: Exchange) -> tuple[int, ...]:
     return (int(exchange.published_in), int(exchange.published_out))
 
 
-def connection_counters(connection: Peer) -> tuple[int, ...]:
+def connection_counters(peer: Peer) -> tuple[int, ...]:
     """Return `CONNECTION_FIELDS` of a connection now."""
-    return (int(connection.received_bytes), int(connection.outbox.sent_bytes))
+    return (int(peer.received_bytes), int(peer.outbox.sent_bytes))
 
 
 def message_stats(counts: MessageCounts) -> tuple[int, ...]:

@@ -118,14 +118,14 @@ class Totals:
         if rows:
             _add(self.channel_state, [sum(column) for column in zip(*rows, strict=True)])
 
-    def add_connection(self, connection: Peer) -> None:
+    def add_connection(self, peer: Peer) -> None:
         """Count the bytes of a connection, and itself."""
-        if connection.login.has_begun:
-            shown = connection.origin.shown(connection.protocol)
+        if peer.login.has_begun:
+            shown = peer.origin.shown(peer.protocol)
             self.protocols[shown] = self.protocols.get(shown, 0) + 1
-        self.received_bytes += int(connection.received_bytes)
-        self.sent_bytes += int(connection.outbox.sent_bytes)
-        self.waiting_bytes += int(connection.outbox.waiting_bytes())
+        self.received_bytes += int(peer.received_bytes)
+        self.sent_bytes += int(peer.outbox.sent_bytes)
+        self.waiting_bytes += int(peer.outbox.waiting_bytes())
 
 
 class TotalsWalk:
@@ -156,10 +156,10 @@ class TotalsWalk:
             for delayed_chunk in chunks(some_delayed):
                 totals.delayed += sum(int(each.count) for each in delayed_chunk)
                 yield None
-        for connection in connections:
-            if not connection.origin.is_direct:
-                totals.add_connection(connection)
-                for channel_chunk in chunks(list(connection.channels.values())):
+        for peer in connections:
+            if not peer.origin.is_direct:
+                totals.add_connection(peer)
+                for channel_chunk in chunks(list(peer.channels.values())):
                     totals.add_channels(channel_chunk)
                     yield None
         gone.keep_up(totals)

@@ -216,7 +216,7 @@ class ClientSubscriptions:
             name = queue_name(session.client_id, 0)
             session.authorize(CONFIGURE, "queue", name)
             session.authorize(READ, "queue", name)
-            most_bytes = session.connection.broker.limits.mqtt_qos0_outbox_bytes
+            most_bytes = session.peer.broker.limits.mqtt_qos0_outbox_bytes
             found = Subscriber(name, self._ledger, session.sessions.fanout, most_bytes)
             self.subscriber = found
         return found

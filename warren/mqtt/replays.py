@@ -138,7 +138,7 @@ class StoredReplay(Job):
         """Continue, unless the job is under way, or nothing is left."""
         if not self._is_under_way and self._left.maybe_first() is not None:
             self._is_under_way = True
-            self._session.connection.broker.work.begin(self)
+            self._session.peer.broker.work.begin(self)
 
     def need(self) -> i64:
         return ADDS
@@ -188,7 +188,7 @@ class Replays:
         receiver: Receiver | None = session.subscriptions.subscriber
         if receiver is None or subscription.qos > 0:
             receiver = vhost.queues.get(queue_name(session.client_id, subscription.qos))
-        found = maybe_replayed(vhost.retained(), session.connection.broker.now_ms(), topic)
+        found = maybe_replayed(vhost.retained(), session.peer.broker.now_ms(), topic)
         if found is None or receiver is None:
             return 0
         receiver.accept(found, BROKER)
@@ -231,7 +231,7 @@ class Replays:
         if queue is None or (not session.is_open() and session.expiry_s > 0):
             return False
         ready = queue.ready
-        most_bytes: i64 = session.connection.broker.limits.mqtt_qos0_outbox_bytes
+        most_bytes: i64 = session.peer.broker.limits.mqtt_qos0_outbox_bytes
         return ready.count > REPLAYED_AHEAD or ready.body_bytes > most_bytes
 
     def client_answered(self) -> None:
@@ -271,7 +271,7 @@ class Replays:
             self._replay = None
         held, self._held_runs = self._held_runs, []
         for run in held:
-            self.session.connection.broker.work.begin(run)
+            self.session.peer.broker.work.begin(run)
 
     def end(self) -> None:
         """End with the session. The job refers to us; if it is under way, it ends by itself."""

@@ -242,7 +242,7 @@ class MqttSession(Session):
         Raises:
             AmqpError: it may not be retained.
         """
-        now_ms = self.connection.broker.now_ms()
+        now_ms = self.peer.broker.now_ms()
         most = int(self.shared.message_max_bytes)
         retain(self.vhost.retained(), self.kept.user, now_ms, topic, properties, qos, body, most)
 
@@ -309,7 +309,7 @@ class MqttSession(Session):
         """Record the state of the session."""
         notes = notes_of(self.kept.user, list(self.subscriptions.shared.values()))
         if self.sessions.keep(self.kept, self.expiry_s, notes):
-            log = self.connection.broker.log
+            log = self.peer.broker.log
             log.force()
             self._batch = int(log.batch.number)
 
@@ -333,7 +333,7 @@ class MqttSession(Session):
 
     def recheck(self) -> None:
         subscriber = self.subscriptions.subscriber
-        principal = self.connection.principal
+        principal = self.peer.principal
         if subscriber is not None and principal is not None and not principal.may(READ, subscriber.name):
             self._lost(subscriber.name)
 

@@ -46,8 +46,8 @@ def check_will(will: Will) -> None:
 
 def leave_will(session: MqttSession, will: Will) -> None:
     """Publish the will of a client that is gone, or keep it for its delay, as long as its session lasts."""
-    broker = session.connection.broker
-    user = session.connection.login.user_name
+    broker = session.peer.broker
+    user = session.peer.login.user_name
     delay_s = min(will.properties.number(WILL_DELAY, 0), session.expiry_s)
     if delay_s > 0:
         due_ms = broker.now_ms() + delay_s * 1000
@@ -61,7 +61,7 @@ def leave_will(session: MqttSession, will: Will) -> None:
             session.retain_message(will.topic, will.properties, will.qos, will.payload)
         prepared.publish(session, will.payload)
     except AmqpError as error:
-        about: dict[str, object] = {"peer": session.connection.origin.peer, "user": user, "topic": will.topic}
+        about: dict[str, object] = {"peer": session.peer.origin.peer, "user": user, "topic": will.topic}
         broker.note("warning", "mqtt.will_refused", {**about, "reason": error.explanation})
     finally:
         session.confirms = confirms

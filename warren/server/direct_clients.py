@@ -60,7 +60,7 @@ class DirectClient:
 
     def __init__(self, session: DirectSession, settle: Callable[[], None]) -> None:
         self.session = session
-        self._peer = session.peer
+        self._peer = session.direct
         self._settle = settle
         self._woken = trio.Event()
         self._peer.on_answer = self._wake

@@ -345,7 +345,7 @@ class StompSession(Session):
         """Send the receipt of `frame` when the work that it has begun is done."""
         name = frame.get("receipt")
         if name is not None:
-            self.connection.begin(Reply(self, Receipt(name), self._ticket, 0))
+            self.peer.begin(Reply(self, Receipt(name), self._ticket, 0))
 
     def refused(self, receipt: str) -> None:
         """Fail the connection: a queue has refused a SEND with a receipt."""
@@ -476,7 +476,7 @@ class StompSession(Session):
         found = self.subscriptions.get(tag)
         if found is not None:
             return found.queue
-        name = QUEUE_PREFIX + self.connection.broker.unique_name()
+        name = QUEUE_PREFIX + self.peer.broker.unique_name()
         run_topology(self, QueueDeclaration(name, durable=False, exclusive=True))
         self._consume(path, tag, name, AUTO, StompFrame("SUBSCRIBE", {}))
         return name
@@ -515,7 +515,7 @@ class StompSession(Session):
             if durable:
                 queue = durable_queue_name(path, frame.need("id"))
             else:
-                queue = QUEUE_PREFIX + self.connection.broker.unique_name()
+                queue = QUEUE_PREFIX + self.peer.broker.unique_name()
         exclusive = not durable and frame.is_true("exclusive", default="x-queue-name" not in frame.headers)
         self._declare_queue(
             queue,
@@ -626,7 +626,7 @@ class StompSession(Session):
                 run = CumulativeAnswer(
                     self, consumer.tag, tags, tag, self.transaction, is_nack=is_nack, requeue=requeue
                 )
-                self.connection.begin(run)
+                self.peer.begin(run)
         finally:
             if transaction is not None:
                 self.transaction = None
@@ -676,13 +676,13 @@ class StompSession(Session):
         del self._transactions[frame.need("transaction")]
         self._committing = Committing(frame.need("transaction"), transaction, frame.get("receipt"))
         ahead = transaction.maybe_bodies()
-        self.connection.begin(Commit(self, transaction, CommitCheck(mandatory=False), ahead=ahead))
+        self.peer.begin(Commit(self, transaction, CommitCheck(mandatory=False), ahead=ahead))
 
     def abort(self, frame: StompFrame) -> None:
         """Handle ABORT: sent messages are forgotten, answered deliveries wait for their answer again."""
         transaction = self._the_transaction(frame.need("transaction"))
         del self._transactions[frame.need("transaction")]
-        self.connection.begin(Abort(self._ledger, transaction))
+        self.peer.begin(Abort(self._ledger, transaction))
         self.receipt_when_done(frame)
 
     def uncommitted(self) -> tuple[int, int]:

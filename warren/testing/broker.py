@@ -85,7 +85,7 @@ class Broker(Assertions):
             port=port,
             management=management,
         )
-        self._kept.publishes.drop = lambda connection: self._require_life().tear_soon(connection)
+        self._kept.publishes.drop = lambda peer: self._require_life().tear_soon(peer)
         self._life: Life | None = None
         self._changes = threading.RLock()  # held by the thread that begins or ends a life
         self.host = host
@@ -315,9 +315,9 @@ class Broker(Assertions):
         """
         return self._require_life().call(work)
 
-    def tear(self, connection: Peer, *, reset: bool) -> None:
-        """End the socket of `connection` at once. On the loop."""
-        self._require_life().tear(connection, reset=reset)
+    def tear(self, peer: Peer, *, reset: bool) -> None:
+        """End the socket of `peer` at once. On the loop."""
+        self._require_life().tear(peer, reset=reset)
 
     # --- preparing --------------------------------------------------------------------------------------------------
 
@@ -457,9 +457,9 @@ class Broker(Assertions):
         """The connections that have been opened, oldest first."""
         return self.on_loop(
             lambda: [
-                ConnectionView(self, connection)
-                for connection in self.engine.connections.values()
-                if connection.running and not connection.origin.is_direct
+                ConnectionView(self, peer)
+                for peer in self.engine.connections.values()
+                if peer.running and not peer.origin.is_direct
             ]
         )
 

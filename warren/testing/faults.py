@@ -53,38 +53,38 @@ class FaultyPublishes:
 
     def judge(self, channel: Session, message: Message, queues: list[Receiver]) -> int:
         """Decide the fate of `message`, which would go to `queues`."""
-        connection = channel.connection
-        if connection.origin.is_direct:
+        peer = channel.peer
+        if peer.origin.is_direct:
             return TAKE  # the test's own preparations
-        if connection.key in self._doomed:
+        if peer.key in self._doomed:
             return LOSE
         if self._drop > 0:
             self._drop -= 1
-            self._doomed.add(connection.key)
-            self.drop(connection)
+            self._doomed.add(peer.key)
+            self.drop(peer)
             return LOSE
         if self._nack > 0 and channel.confirms is not None:
             self._nack -= 1
-            self.nacked.append(_seen(connection, message, []))
+            self.nacked.append(_seen(peer, message, []))
             return REFUSE
         if self._return > 0:
             self._return -= 1
-            self.published.append(_seen(connection, message, []))
+            self.published.append(_seen(peer, message, []))
             return RETURN
-        self.published.append(_seen(connection, message, queues))
+        self.published.append(_seen(peer, message, queues))
         return TAKE
 
 
-def _seen(connection: Peer, message: Message, queues: list[Receiver]) -> PublishedMessage:
+def _seen(peer: Peer, message: Message, queues: list[Receiver]) -> PublishedMessage:
     return PublishedMessage(
-        vhost=connection.login.vhost_name,
+        vhost=peer.login.vhost_name,
         exchange=message.envelope.exchange,
         routing_key=message.envelope.routing_key,
         properties=properties_of(message),
         body=message.body(),
         queues=tuple(queue.name for queue in queues),
-        user=connection.login.user_name,
-        connection=connection.login.name or connection.origin.peer,
+        user=peer.login.user_name,
+        connection=peer.login.name or peer.origin.peer,
     )
 
 

@@ -105,9 +105,9 @@ class Kept:
         """Whether the ports were given back."""
         return self._place.fileno() < 0
 
-    def sockets_of(self, connection: Peer) -> list[ClientSocket]:
-        """Return the sockets of `connection` that no fault has ended."""
-        return [sock for sock in list(self.sockets) if sock.peer == connection.origin.peer and not sock.is_torn]
+    def sockets_of(self, peer: Peer) -> list[ClientSocket]:
+        """Return the sockets of `peer` that no fault has ended."""
+        return [sock for sock in list(self.sockets) if sock.peer == peer.origin.peer and not sock.is_torn]
 
     def close(self) -> None:
         """Give the ports and files back, after the last life."""
@@ -305,16 +305,16 @@ class Life:
         """Begin a task that ends with the broker. On the loop."""
         self._nursery.start_soon(work)
 
-    def tear(self, connection: Peer, *, reset: bool) -> None:
-        """End the socket of `connection` at once. On the loop."""
-        for sock in self._kept.sockets_of(connection):
+    def tear(self, peer: Peer, *, reset: bool) -> None:
+        """End the socket of `peer` at once. On the loop."""
+        for sock in self._kept.sockets_of(peer):
             if sock.fileno() >= 0:
                 sock.tear(reset=reset)
                 self.management.reactor.turn([(sock.fileno(), READABLE)])
 
-    def tear_soon(self, connection: Peer) -> None:
-        """Reset the socket of `connection` after this turn: the engine is reading from it. On the loop."""
-        for sock in self._kept.sockets_of(connection):
+    def tear_soon(self, peer: Peer) -> None:
+        """Reset the socket of `peer` after this turn: the engine is reading from it. On the loop."""
+        for sock in self._kept.sockets_of(peer):
             sock.tear(reset=True)
             self.token.run_sync_soon(self.management.reactor.turn, [(sock.fileno(), READABLE)])
 

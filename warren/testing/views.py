@@ -103,7 +103,7 @@ class QueueView:
         for consumer in consumers:
             channel = consumer.owner
             if isinstance(channel, Session):
-                channel.connection.broker.events.consumer_deleted(consumer)
+                channel.peer.broker.events.consumer_deleted(consumer)
                 consumer_lost(channel, consumer)
             queue.remove_consumer(consumer)
         if queue.auto_delete and consumers:
@@ -128,15 +128,15 @@ class ConnectionView:
     The methods that do something raise LookupError when it has gone meanwhile.
     """
 
-    def __init__(self, broker: Broker, connection: Peer) -> None:
-        self.peer = str(connection.origin.peer)
-        self.name = str(connection.login.name) or self.peer
-        self.user = str(connection.login.user_name)
-        self.vhost = str(connection.login.vhost_name)
-        self.client_properties: Table = dict(connection.client_properties)
-        self.channels = tuple(sorted(connection.channels))
+    def __init__(self, broker: Broker, peer: Peer) -> None:
+        self.peer = str(peer.origin.peer)
+        self.name = str(peer.login.name) or self.peer
+        self.user = str(peer.login.user_name)
+        self.vhost = str(peer.login.vhost_name)
+        self.client_properties: Table = dict(peer.client_properties)
+        self.channels = tuple(sorted(peer.channels))
         self._broker = broker
-        self._key = connection.key
+        self._key = peer.key
 
     def __repr__(self) -> str:
         return f"<connection {self.name!r} of {self.user!r} in vhost {self.vhost!r}>"
@@ -155,21 +155,21 @@ class ConnectionView:
         self._broker.on_loop(lambda: self._close(reply_code, text))
 
     def _close(self, reply_code: int, text: str) -> None:
-        connection = self._connection()
+        peer = self._connection()
         if reply_code == 320:
-            force_close(connection, text)
+            force_close(peer, text)
             return
-        close_at_once(connection, reply_code, text)
+        close_at_once(peer, reply_code, text)
 
     def close_channel(self, number: int, reply_code: int = 406, text: str = "closed by the test") -> None:
         """End channel `number` with channel.close and this reply code. LookupError: it is not open."""
         self._broker.on_loop(lambda: self._close_channel(number, reply_code, text))
 
     def _close_channel(self, number: int, reply_code: int, text: str) -> None:
-        connection = self._connection()
-        if number not in connection.channels:
+        peer = self._connection()
+        if number not in peer.channels:
             raise LookupError(f"{self!r} has no channel {number}")
-        connection.close_session(connection.channels[number], ChannelException(reply_code, text), 0)
+        peer.close_session(peer.channels[number], ChannelException(reply_code, text), 0)
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
@@ -198,15 +198,15 @@ class ConnectionView:
             outbox.check_limit()
 
     def _resume(self) -> None:
-        connection = self._connection()
+        peer = self._connection()
         if self._key in self._broker.stalled:
             self._broker.stalled.discard(self._key)
-            connection.outbox.in_flight_bytes -= _STALL_BYTES
-            if connection.outbox.sent(0):
-                connection.drained()
+            peer.outbox.in_flight_bytes -= _STALL_BYTES
+            if peer.outbox.sent(0):
+                peer.drained()
 
     def _connection(self) -> Peer:
-        connection = self._broker.engine.connections.get(self._key)
-        if connection is None:
+        peer = self._broker.engine.connections.get(self._key)
+        if peer is None:
             raise LookupError(f"{self!r} has ended")
-        return connection
+        return peer

@@ -53,9 +53,9 @@ def ends_with(found: list[Frame], name: str) -> str:
 
 def connect(harness: Harness, user: str | None = None) -> Connection:
     origin = Origin("127.0.0.1:1", "127.0.0.1:5672", "127.0.0.1", user, is_tls=True, is_web=True)
-    connection = harness.broker.join(Connection, origin)
-    assert isinstance(connection, Connection)
-    return connection
+    peer = harness.broker.join(Connection, origin)
+    assert isinstance(peer, Connection)
+    return peer
 
 
 def test_the_first_bytes_say_which_protocol_it_is() -> None:

@@ -174,8 +174,8 @@ class ByValues:
         while session.commands:
             session.resume()
             self.harness.settle()
-        (answer,) = session.peer.answers
-        session.peer.answers.clear()
+        (answer,) = session.direct.answers
+        session.direct.answers.clear()
         if isinstance(answer, AmqpError):
             session.peer.lost()
             self.harness.settle()

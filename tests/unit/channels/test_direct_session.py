@@ -32,8 +32,8 @@ NO_PROPERTIES = encoded()
 
 
 def answers_of(session: DirectSession) -> list[Any]:
-    found = list(session.peer.answers)
-    session.peer.answers.clear()
+    found = list(session.direct.answers)
+    session.direct.answers.clear()
     return found
 
 
@@ -84,7 +84,7 @@ def test_a_large_body_is_not_copied(properties: bytes) -> None:
 
 def test_the_caller_is_told_when_no_pause_is_left() -> None:
     """(5)"""
-    peer = Harness().broker.open_direct(USER, "/").peer
+    peer = Harness().broker.open_direct(USER, "/").direct
     told: list[None] = []
     peer.on_answer = lambda: told.append(None)
     peer.pause(PAUSED_COMMIT)
@@ -115,7 +115,7 @@ def test_an_answer_waits_for_its_change_and_holds_back_later_ones() -> None:
     harness = DurableHarness()
     session = harness.broker.open_direct(USER, "/")
     told: list[None] = []
-    session.peer.on_answer = lambda: told.append(None)
+    session.direct.on_answer = lambda: told.append(None)
     session.command(QueueDeclaration("q", durable=True))
     session.command(QueueDeclaration("transient", durable=False))
     assert {"q", "transient"} <= harness.vhost.queues.keys()

@@ -34,13 +34,13 @@ class Clock:
         """Let time pass; return the connections that have looked."""
         self.now_s += passed_s
         self.rounds.tick(self.now_s, self.connections)
-        looked = {key for key, connection in self.connections.items() if self.has_looked(connection)}
+        looked = {key for key, peer in self.connections.items() if self.has_looked(peer)}
         for key in looked if passed_s else ():
             self.looks[key].append(self.now_s)
         return looked
 
-    def has_looked(self, connection: Peer) -> bool:
-        return connection.heartbeats._ticked_s == self.now_s
+    def has_looked(self, peer: Peer) -> bool:
+        return peer.heartbeats._ticked_s == self.now_s
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 101])
@@ -78,10 +78,10 @@ def test_one_that_is_not_patient_any_more_is_found_out_in_its_turn() -> None:
 def test_who_has_something_waiting_to_be_sent_is_not_patient() -> None:
     """(1) Else `send_timeout_s` would be known to a round only."""
     clock = Clock(1)
-    (connection,) = clock.connections.values()
-    assert connection.is_patient()
-    connection.outbox.write(b"x")
-    assert not connection.is_patient()
+    (peer,) = clock.connections.values()
+    assert peer.is_patient()
+    peer.outbox.write(b"x")
+    assert not peer.is_patient()
 
 
 def test_after_a_pause_all_look() -> None:
@@ -128,10 +128,10 @@ def test_those_that_are_there_when_many_come_are_looked_at_within_two_rounds() -
     """(2)"""
     clock = Clock(20)
     late = {key: clock.connections.pop(key) for key in clock.keys[2:]}
-    for number, (key, connection) in enumerate(late.items()):
+    for number, (key, peer) in enumerate(late.items()):
         if number % 2 == 0:
             clock.tick()
-        clock.connections[key] = connection
+        clock.connections[key] = peer
     for _ in range(8):
         clock.tick()
     for key in clock.keys[:2]:

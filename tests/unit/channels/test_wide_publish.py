@@ -353,7 +353,7 @@ def test_a_staged_commit_waits_for_what_it_may_repeat_and_lets_the_batch_go(dura
     wide.turns()
     assert noted == [] and wide.counts() == {0, 1}
     wide.harness.settle()
-    assert list(session.peer.answers) == [m.TxSelectOk(), m.TxCommitOk()] and noted == ["note"]
+    assert list(session.direct.answers) == [m.TxSelectOk(), m.TxCommitOk()] and noted == ["note"]
     assert not wide.harness.broker.log.batch.is_held
     assert wide.answers() == [m.BasicAck(1, False)]
     assert wide.bodies("q0") == [b"one", b"beside"] and wide.dropped() == 1

@@ -97,7 +97,7 @@ def test_what_the_management_does_itself_is_done_at_once() -> None:
     session = harness.broker.open_direct("guest", "/")
     for number in range(100):
         session.command(QueueDeclaration(f"q{number}", durable=False))
-    assert len(session.peer.answers) == 100
+    assert len(session.direct.answers) == 100
     session.peer.lost()
 
 

@@ -122,8 +122,8 @@ def test_what_is_stored_in_the_turn_of_a_commit_survives_with_it_or_not_at_all(w
     client.call(1, m.TxSelect())
     client.feed(publish_frames("", "q", b"x", properties={"delivery_mode": 2}))
     harness.store.hold = not written
-    connection = next(iter(harness.broker.connections.values()))
-    channel = connection.channels[1]
+    peer = next(iter(harness.broker.connections.values()))
+    channel = peer.channels[1]
     channel.handle(m.TxCommit())  # type: ignore[attr-defined]
     harness.vhost.records.store("note", b"committed")
     harness.settle()

@@ -59,7 +59,7 @@ class ClientLogins:
         logins, broker.logins = broker.logins, []
         recalled = False
         for request in logins:
-            if not request.connection.is_checking_login():
+            if not request.peer.is_checking_login():
                 continue  # it has hung up
             if self._recalls(request):
                 recalled = True
@@ -70,7 +70,7 @@ class ClientLogins:
                     self._on_crash(error)
                     request.refuse()
                 continue
-            scope = self._under_way[request.connection.key] = trio.CancelScope()
+            scope = self._under_way[request.peer.key] = trio.CancelScope()
             self._start(partial(self._login, request, scope))
         if recalled:
             self._wake()  # to send all the answers in one turn
@@ -91,17 +91,17 @@ class ClientLogins:
             self._settle()
             raise
         finally:
-            del self._under_way[request.connection.key]
+            del self._under_way[request.peer.key]
 
     def _recalls(self, request: LoginRequest) -> bool:
         """Tell whether a password has been verified before: such a login, even one of many, need not wait."""
-        origin = request.connection.origin
+        origin = request.peer.origin
         if request.certificate or request.problem or origin.is_internal:
             return False
         return self._authenticator.recalls(request.user, request.password, origin.address)
 
     async def _check(self, request: LoginRequest) -> None:
-        origin = request.connection.origin
+        origin = request.peer.origin
         reason = ""
         if origin.is_internal and request.user == INTERNAL_USER:
             accepted = hmac.compare_digest(request.password, self._internal_password)
@@ -122,7 +122,7 @@ class ClientLogins:
                 "login refused",
                 peer=origin.peer,
                 user=request.user,
-                over=origin.shown(request.connection.protocol),
+                over=origin.shown(request.peer.protocol),
                 reason=reason,
             )
             request.refuse()

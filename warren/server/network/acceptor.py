@@ -131,11 +131,11 @@ class Acceptor:
         transport = Transport(sock, address, Connection)
         transport.pre_auth = False  # not from outside: admission does not count it
         self._sockets.begin(transport)
-        connection = transport.connection
-        assert connection is not None
-        connection.origin.is_internal = True
-        connection.origin.peer = f"internal:{connection.key}"
-        connection.origin.local = "broker"
+        peer = transport.peer
+        assert peer is not None
+        peer.origin.is_internal = True
+        peer.origin.peer = f"internal:{peer.key}"
+        peer.origin.local = "broker"
 
     def pass_on(self, sock: socket.socket, client: ClientOfNode) -> None:
         """Serve a client of another node; its bytes come through `sock`, a connection of that node.

@@ -270,19 +270,19 @@ class Reactor:
         log = broker.log
         if log.commit_jobs or log.read_jobs or log.seal_jobs or log.checkpoint_jobs or log.unlink_jobs:
             self._dispatch()
-        for connection in broker.take_resumed():
-            transport = self._by_key.get(connection.key)
+        for peer in broker.take_resumed():
+            transport = self._by_key.get(peer.key)
             if transport is not None:
                 self.poller.requeue(transport.fd)
         outboxes = broker.take_dirty()
         # Last bytes: when they are with the kernel, the socket is closed.
         given_up: list[Transport] = []
-        for connection in broker.take_ended():
-            transport = self._by_key.get(connection.key)
-            if connection.heartbeats.is_given_up and transport is not None:
+        for peer in broker.take_ended():
+            transport = self._by_key.get(peer.key)
+            if peer.heartbeats.is_given_up and transport is not None:
                 given_up.append(transport)
             else:
-                outboxes.append(connection.outbox)
+                outboxes.append(peer.outbox)
         if self._unsent:
             outboxes = self._unsent + outboxes
             self._unsent = []
@@ -321,9 +321,9 @@ class Reactor:
         assert error is not None
         outbox.failure = None
         self._crashed(error)
-        connection = self.broker.connections.get(outbox.key)
-        if connection is not None:
-            close_broken(connection)
+        peer = self.broker.connections.get(outbox.key)
+        if peer is not None:
+            close_broken(peer)
             self.poller.wake()  # its unacked messages return to their queues
 
     def _crashed(self, error: BaseException) -> None:
@@ -332,19 +332,19 @@ class Reactor:
         self._on_crash(error)
 
     def _read(self, transport: Transport) -> None:
-        connection = transport.connection
-        if connection is None:
+        peer = transport.peer
+        if peer is None:
             self.acceptor.heard(transport)
             return
         try:
             data = transport.receive(self._receive_bytes)
         except WebSocketEnd as end:
             # The last bytes of the WebSocket are sent like those of the protocol.
-            if connection.state != ENDED:
+            if peer.state != ENDED:
                 if end.reason:
-                    connection.drop(end.reason)
+                    peer.drop(end.reason)
                 else:
-                    connection.lost()
+                    peer.lost()
             return
         except OSError:
             self.sockets.lost(transport)
@@ -356,7 +356,7 @@ class Reactor:
             return
         self._units += transport.receiving_units
         if transport.is_behind():
-            self.broker.resumed.append(connection)
+            self.broker.resumed.append(peer)
         if data is None:
             if transport.pre_auth and transport.is_web:
                 self._admission.heard(transport.fd, self.broker.now_s, has_to_wait=False)
@@ -368,47 +368,47 @@ class Reactor:
         if not data:
             self.sockets.lost(transport)
             return
-        self._feed(transport, connection, data)
+        self._feed(transport, peer, data)
 
     def _go_on(self, transport: Transport) -> None:
-        connection = transport.connection
-        if connection is not None:
-            self._feed(transport, connection, b"")
-            if transport.is_behind() and not connection.paused:
+        peer = transport.peer
+        if peer is not None:
+            self._feed(transport, peer, b"")
+            if transport.is_behind() and not peer.paused:
                 self._read(transport)
 
-    def _feed(self, transport: Transport, connection: Peer, data: bytes) -> None:
+    def _feed(self, transport: Transport, peer: Peer, data: bytes) -> None:
         try:
-            connection.feed(data)
-            self._units += self._feed_units - connection.units_left + len(data) // BYTES_PER_UNIT
+            peer.feed(data)
+            self._units += self._feed_units - peer.units_left + len(data) // BYTES_PER_UNIT
         except Exception as error:
             # A defect of ours, met by one connection: end only that one.
             self._crashed(error)
-            close_broken(connection)
+            close_broken(peer)
         switched = self.broker.take_switched()
         if switched is not None:
-            transport.connection = switched[0]
+            transport.peer = switched[0]
             self._feed(transport, switched[0], switched[1])
             return
         if transport.pre_auth:
-            self._count_step(transport, connection)
+            self._count_step(transport, peer)
         self._watch(transport)
 
-    def _count_step(self, transport: Transport, connection: Peer) -> None:
+    def _count_step(self, transport: Transport, peer: Peer) -> None:
         """Note a step of a login, or its end: the peer has sent something, or gets something after a check of ours."""
-        if connection.state >= RUNNING:
+        if peer.state >= RUNNING:
             transport.pre_auth = False
             self._admission.leave(transport.fd)
         else:
-            has_to_wait = connection.state == CHECKING_LOGIN
+            has_to_wait = peer.state == CHECKING_LOGIN
             self._admission.heard(transport.fd, self.broker.now_s, has_to_wait=has_to_wait)
 
     def _flush(self, transport: Transport) -> None:
-        connection = transport.connection
-        if connection is None:
+        peer = transport.peer
+        if peer is None:
             return
-        if transport.pre_auth and connection.state != CHECKING_LOGIN:
-            self._count_step(transport, connection)
+        if transport.pre_auth and peer.state != CHECKING_LOGIN:
+            self._count_step(transport, peer)
         try:
             done = transport.flush()
         except OSError:
@@ -422,14 +422,14 @@ class Reactor:
         wanted = transport.interest & ~WRITE if done else transport.interest | WRITE
         if wanted != transport.interest:
             self.sockets.set_interest(transport, wanted)
-        if connection.state == ENDED:
+        if peer.state == ENDED:
             self.sockets.finish(transport, sent=done)
 
     def _watch(self, transport: Transport) -> None:
         """Watch for input unless the connection is paused."""
-        connection = transport.connection
+        peer = transport.peer
         wanted = transport.interest | READ
-        if connection is not None and connection.is_held_back() and not transport.linger_deadline_s:
+        if peer is not None and peer.is_held_back() and not transport.linger_deadline_s:
             wanted &= ~READ
         if wanted != transport.interest:
             self.sockets.set_interest(transport, wanted)

@@ -88,9 +88,9 @@ class Sockets:
                 is_tls=isinstance(transport, TlsTransport),
                 is_web=transport.is_web,
             )
-        connection = self._broker.join(transport.protocol, origin)
-        transport.connection = connection
-        self.by_key[connection.key] = transport
+        peer = self._broker.join(transport.protocol, origin)
+        transport.peer = peer
+        self.by_key[peer.key] = transport
 
     def set_interest(self, transport: Transport, interest: int) -> None:
         """Change the events that are watched on a socket, unless it is closed."""
@@ -120,9 +120,9 @@ class Sockets:
 
     def lost(self, transport: Transport) -> None:
         """Close a connection whose socket is gone."""
-        connection = transport.connection
-        if connection is not None:
-            connection.lost()
+        peer = transport.peer
+        if peer is not None:
+            peer.lost()
         self.close(transport)
 
     def close(self, transport: Transport) -> None:
@@ -131,11 +131,11 @@ class Sockets:
             return
         self._ending.pop(transport.fd, None)
         self.handshakes.end(transport.fd)
-        connection = transport.connection
-        if connection is not None:
-            self.by_key.pop(connection.key, None)
-            connection.lost()
-            self._on_closed(connection.key)
+        peer = transport.peer
+        if peer is not None:
+            self.by_key.pop(peer.key, None)
+            peer.lost()
+            self._on_closed(peer.key)
         if transport.pre_auth:
             transport.pre_auth = False
             self._admission.leave(transport.fd)
@@ -163,9 +163,9 @@ class Sockets:
         transport = self.by_fd.get(fd)
         if transport is None or not self.keepalive.is_over(transport.sock):
             return
-        connection = transport.connection
-        if connection is not None and connection.state != ENDED:
-            give_up(connection, f"its machine does not answer, timeout: {self.keepalive.timeout_s}s")
+        peer = transport.peer
+        if peer is not None and peer.state != ENDED:
+            give_up(peer, f"its machine does not answer, timeout: {self.keepalive.timeout_s}s")
 
 
 def endpoint_text(get: Callable[[], Any]) -> str:

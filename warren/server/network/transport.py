@@ -43,11 +43,11 @@ class Transport:
         "_backlog",
         "_offset",
         "address",
-        "connection",
         "fd",
         "interest",
         "is_web",
         "linger_deadline_s",
+        "peer",
         "pre_auth",
         "protocol",
         "receiving_units",
@@ -60,7 +60,7 @@ class Transport:
         self.protocol = protocol  # makes the peer when the connection is ready
         self.fd = sock.fileno()
         self.address = address  # the peer's, without port
-        self.connection: Peer | None = None
+        self.peer: Peer | None = None
         self.interest = 0  # what epoll watches
         self.receiving_units: i64 = 0  # additional cost of the last receive
         self.pre_auth = True  # counted by admission control
@@ -92,9 +92,9 @@ class Transport:
         Raises:
             OSError: the connection is gone.
         """
-        connection = self.connection
-        assert connection is not None
-        outbox = connection.outbox
+        peer = self.peer
+        assert peer is not None
+        outbox = peer.outbox
         if not self._backlog:
             chunks = self._take(outbox.take_some())
             if len(chunks) == 1:
@@ -102,7 +102,7 @@ class Transport:
                 size = self._send_whole(chunks[0])
                 if size == len(chunks[0]):
                     if outbox.sent(size):
-                        connection.drained()
+                        peer.drained()
                     if outbox.waiting_bytes() == 0:
                         return True
                     chunks = self._take(outbox.take_some())
@@ -120,7 +120,7 @@ class Transport:
                 return False
             flushed += size
             if outbox.sent(size):
-                connection.drained()
+                peer.drained()
             self._advance(size)
             if not self._backlog and outbox.waiting_bytes() > 0:
                 self._backlog = self._take(outbox.take_some())
@@ -236,10 +236,10 @@ class TlsTransport(Transport):
         plain = b"".join(chunks)
         encrypted = self._raw + self._session.encrypted(plain)
         self._raw = b""
-        connection = self.connection
-        assert connection is not None
+        peer = self.peer
+        assert peer is not None
         # The outbox counts the bytes for the socket, which are now ciphertext.
-        connection.outbox.in_flight_bytes += len(encrypted) - len(plain)
+        peer.outbox.in_flight_bytes += len(encrypted) - len(plain)
         return [encrypted]
 
     def peer_certificate(self) -> dict[str, object] | None:
@@ -338,24 +338,24 @@ def _opened(rules: WebRules, address: str) -> WebSocket:
 
 def _said(transport: Transport, web: WebSocket) -> bytes | None:
     """Return the data in the frames that `web` has received, as many as a turn may have."""
-    connection = transport.connection
-    assert connection is not None
-    said = web.read(min(max(int(connection.shared.feed_units) // FRAME_UNITS, FRAMES_MIN), FRAMES_MAX))
+    peer = transport.peer
+    assert peer is not None
+    said = web.read(min(max(int(peer.shared.feed_units) // FRAME_UNITS, FRAMES_MIN), FRAMES_MAX))
     transport.receiving_units += web.units
     if web.control_bytes():
-        connection.outbox.touch()
+        peer.outbox.touch()
     return said
 
 
 def _framed(transport: Transport, web: WebSocket, chunks: list[bytes]) -> list[bytes]:
     """Return `chunks` of the outbox in frames, after the control frames that are due."""
-    connection = transport.connection
-    assert connection is not None
+    peer = transport.peer
+    assert peer is not None
     # A pong does not count for the protocol: heartbeats are sent as if no pong had been sent.
-    connection.outbox.sent_bytes -= web.control_bytes()
+    peer.outbox.sent_bytes -= web.control_bytes()
     framed = web.framed(chunks)
     # The outbox counts the bytes for the socket.
-    connection.outbox.in_flight_bytes += sum(map(len, framed)) - sum(map(len, chunks))
+    peer.outbox.in_flight_bytes += sum(map(len, framed)) - sum(map(len, chunks))
     return framed
 
 

@@ -48,8 +48,8 @@ class Machine:
             accepted, _ = server.accept()
         QUICK.start(accepted)
         place.reactor.acceptor.adopt(accepted, "127.0.0.1")
-        (connection,) = place.broker.connections.values()
-        self.connection = connection
+        (peer,) = place.broker.connections.values()
+        self.peer = peer
         self.sock.setblocking(False)
         self.sock.send(LOGIN)
         ok = method_frame(1, m.ChannelOpenOk(b""))
@@ -75,10 +75,10 @@ def test_a_blocked_publisher_whose_machine_is_gone_is_let_go_while_the_alarm_las
     machine = Machine(place)
     place.broker.set_alarm("memory", True)
     machine.sock.send(publish_frames("", "q", b"1"))
-    place.turns_until(machine.connection.is_held_back)
+    place.turns_until(machine.peer.is_held_back)
     switch_off(machine.sock)
     if is_told:
-        machine.connection.outbox.write(method_frame(0, m.ConnectionUnblocked()))
+        machine.peer.outbox.write(method_frame(0, m.ConnectionUnblocked()))
     wait_until(lambda: is_gone_after_a_tick(place), "the connection to end")
     assert place.broker.connections == {}
     assert machine.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0, "it heard nothing of that"

@@ -428,8 +428,8 @@ def hall() -> Iterator[Hall]:
 
 def test_a_client_logs_in_over_a_web_socket_and_is_shown_as_such(hall: Hall) -> None:
     hall.open()
-    (connection,) = hall.broker.connections.values()
-    assert connection.origin.shown(connection.protocol) == "Web MQTT 3-1-1"
+    (peer,) = hall.broker.connections.values()
+    assert peer.origin.shown(peer.protocol) == "Web MQTT 3-1-1"
     hall.turns_until(lambda: hall.reactor._admission.unauthenticated == 0)
 
 
