@@ -232,6 +232,12 @@ class Place:
             "batches": int(self.broker.log.done_batch),
         }
 
+    def close(self) -> None:
+        """Hang up all clients: the next case needs the descriptors."""
+        for sock in self.publishers + self.consumers:
+            sock.close()
+        self.turn()
+
 
 def count(directory: str, names: list[str]) -> None:
     """Run the cases, each between two requests to valgrind; write the counters beside its dumps."""
@@ -259,6 +265,7 @@ def count(directory: str, names: list[str]) -> None:
         switch.end_count(flow.name.encode())
         told[flow.name] = {key: value - before[key] for key, value in place.counts().items()} | {"messages": messages}
         assert messages == rounds * flow.burst * flow.publishers, told[flow.name]
+        place.close()
         Path(directory, "counts.json").write_text(json.dumps(told))
 
 
