@@ -21,6 +21,7 @@ from collections.abc import Callable
 from random import SystemRandom
 from typing import Any, Final
 
+import pytest
 from engine_harness import Received, basic_consume, publish_frames, queue_declare
 
 from warren.amqp import methods as m
@@ -562,3 +563,9 @@ def test_queues_do_what_small_ones_do() -> None:
             print(f"WARREN_TEST_RULE_SEED={seed + number} WARREN_TEST_RULE_RUNS=1")
             raise
     assert undecided <= max(1, RUNS // 4)
+
+
+@pytest.mark.parametrize("seed", [1019047, 1015094, 1023063])
+def test_a_delivery_that_is_rejected_leaves_its_room_to_its_dead_letter(seed: int) -> None:
+    """The letter came while the delivery still counted, and waited although a consumer could take it."""
+    Run(seed).run()

@@ -524,22 +524,28 @@ def write_pieces(outbox: Outbox, pieces: list[bytes]) -> None:
 def give_back(
     ledger: DeliveryLedger, delivery: Delivery, *, requeue: bool, failed: bool = True, delay_ms: int = -1
 ) -> None:
-    """Requeue or drop a delivery that is out of the ledger; it is unanswered again if that fails."""
+    """Requeue or drop a delivery that is out of the ledger; it is unanswered again if that fails.
+
+    Its consumer has room first: a dead letter may be for it.
+    """
     queue = delivery.queue
     before: i64 = queue.unacked_count
+    ledger.release(delivery)
     try:
         if requeue:
             queue.requeue(delivery, failed=failed, delay_ms=delay_ms)
         else:
             queue.reject(delivery)
     except BaseException:
-        if queue.unacked_count == before:
-            ledger.restore(delivery)
+        if queue.unacked_count != before:
+            queue.wake()
             raise
-        ledger.release(delivery)
-        queue.wake()
+        ledger.restore(delivery)
+        consumer = delivery.consumer
+        if consumer is not None:
+            consumer.outstanding += 1
+            ledger.consumer_unacked += 1
         raise
-    ledger.release(delivery)
 
 
 def _unknown(tag: i64) -> ChannelException:
