@@ -77,7 +77,7 @@ def get(channel: Session, method: m.BasicGet) -> None:
             "are not supported by quorum queues with single active consumer"
         )
         raise ChannelException(RESOURCE_LOCKED, text)
-    if not method.no_ack:
+    if not method.no_ack and queue.ready_count > 0:
         _check_owed(channel)
     if not answer_get(queue, channel.ledger, method.no_ack):
         channel.reply(m.BasicGetEmpty(""))

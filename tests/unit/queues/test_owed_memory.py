@@ -188,6 +188,8 @@ def test_messages_that_are_got_are_owed_as_well() -> None:
         if count == 20:
             client.send(1, m.BasicAck(4, True))
     assert client.get("q", no_ack=True) is not None
+    client.declare("empty")
+    assert client.get("empty") is None
     refusal = client.refused(1, m.BasicGet(0, "q", False))
     text = "20 messages of the channel wait for their acknowledgement (maximum 20 at present)"
     assert (refusal.code, refusal.text) == (406, f"PRECONDITION_FAILED - {text}")
