@@ -531,6 +531,7 @@ def give_back(
     queue = delivery.queue
     before: i64 = queue.unacked_count
     ledger.release(delivery)
+    queue.wake()
     try:
         if requeue:
             queue.requeue(delivery, failed=failed, delay_ms=delay_ms)
