@@ -29,6 +29,7 @@ LOG: Final = ROOT / ".cache/build.log"
 SOURCE: Final = [str(ROOT / ".venv/bin/python"), "-m", "warren", "serve"]
 BUILT: Final = [str(ROOT / ".venv/bin/warren"), "serve"]
 PASSED_ON: Final = (signal.SIGTERM, signal.SIGHUP)
+ENDED_BY_SIGTERM: Final = (0, 128 + signal.SIGTERM)  # the second: it was told before it had a handler for it
 POLL_S: Final = 0.5
 TOLD_EVERY_S: Final = 30.0
 
@@ -112,7 +113,7 @@ def from_source(arguments: list[str], *, restart: bool) -> int:
         say("the compiled engine is ready: restarting the broker")
         broker.process.terminate()
         code = broker.code()
-        if code != 0 or broker.is_asked_to_stop:
+        if code not in ENDED_BY_SIGTERM or broker.is_asked_to_stop:
             return code
         broker = Broker(BUILT, arguments)
     return broker.code()

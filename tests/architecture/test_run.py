@@ -49,6 +49,10 @@ class Checkout:
         path.write_text(text)
         path.chmod(0o755)
 
+    def replace_broker(self, text: str) -> None:
+        """Put `text` in the place of the broker that runs from the sources."""
+        self._program(".venv/bin/python", text)
+
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, str(self.root / "scripts/run.py"), *arguments]
         # A compiler that is there on each machine: whether one is found decides between the two ways.
@@ -96,14 +100,26 @@ def test_what_is_built_is_started(checkout: Checkout) -> None:
 
 
 def test_the_broker_is_restarted_with_the_compiled_engine_when_that_is_asked_for(checkout: Checkout) -> None:
-    checkout.permitted.touch()
     process = checkout.start("--compiled-when-ready")
+    checkout.await_line("source -m warren serve")
+    checkout.permitted.touch()
     checkout.await_line("built serve")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 0
     lines = [line for line in checkout.log.read_text().splitlines() if not line.startswith("setup")]
     assert lines == ["source -m warren serve", "source stopped", "built serve", "built stopped"]
+
+
+def test_a_broker_that_has_no_handler_yet_is_restarted_as_well(checkout: Checkout) -> None:
+    checkout.replace_broker(f'#!/bin/sh\necho "begins" >> {checkout.log}\nexec sleep 1000\n')
+    process = checkout.start("--compiled-when-ready")
+    checkout.await_line("begins")
+    checkout.permitted.touch()
+    checkout.await_line("built serve")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_a_broker_that_stops_during_the_build_tells_its_exit_code(checkout: Checkout) -> None:
