@@ -2,7 +2,8 @@
 
     data directory
         stages/
-            epoch                of the log, when the broker started last; decimal, and its CRC-32 in hexadecimal
+            epoch                of the log, when the broker started last; decimal, and its CRC-32 in hexadecimal,
+                                 which earlier versions did not write
             <vhost>/             the first 32 hexadecimal digits of the SHA-256 of its name, as are those of a stage
                 <stage>/
                     0000000007          part 7
@@ -30,6 +31,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -52,6 +54,7 @@ HEAD_BYTES_MAX: Final = 4 << 20
 _FIXED: Final = struct.Struct(">8sHHIQI")
 _FIXED_BYTES: Final = 32
 _EPOCH: Final = "epoch"
+_EPOCH_NOTE: Final = re.compile(rb"([0-9]{1,20})(?: ([0-9a-f]{8}))?\n")
 _ASIDE: Final = "aside"
 
 
@@ -189,19 +192,20 @@ class StageFiles:
             return
 
     def set_aside(self, vhost: str, stage: str) -> str:
-        """Move the files of a stage away, see (3); return where they are, with the reason if they cannot be moved."""
+        """Move the files of a stage away, see (3); return where they are.
+
+        Raises:
+            OSError: that is not possible.
+        """
         directory = self._directory(vhost, stage)
         aside = self.root / _ASIDE
         name = f"{directory.parent.name}-{directory.name}"
-        try:
-            aside.mkdir(mode=0o700, exist_ok=True)
-            sync_directory(self.root)
-            place = next(path for at in count() if not (path := aside / f"{name}-{at}").exists())
-            directory.rename(place)
-            sync_directory(aside)
-            sync_directory(directory.parent)
-        except OSError as error:
-            return f"{directory}: {error.strerror}"
+        aside.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(self.root)
+        place = next(path for at in count() if not (path := aside / f"{name}-{at}").exists())
+        directory.rename(place)
+        sync_directory(aside)
+        sync_directory(directory.parent)
         self._named.discard(directory)
         self._damaged.pop(directory, None)
         return str(place)
@@ -211,16 +215,22 @@ class StageFiles:
         return bool(self._damaged.get(self._directory(vhost, stage)))
 
     def maybe_epoch(self) -> int | None:
-        """Return the epoch that `note_epoch` was given last; None without an intact note, or without stages.
+        """Return the epoch that `note_epoch` was given last; None if it never was, or without stages.
 
         Raises:
-            OSError: it cannot be read.
+            DamagedPart: the note is not intact. OSError: it cannot be read.
         """
+        path = self.root / _EPOCH
         try:
-            noted, crc = (self.root / _EPOCH).read_bytes().split()
-            return int(noted) if int(crc, 16) == zlib.crc32(noted) else None
-        except (FileNotFoundError, ValueError):
+            content = path.read_bytes()
+        except FileNotFoundError:
             return None
+        if (note := _EPOCH_NOTE.fullmatch(content)) is None:
+            raise DamagedPart(f"{path} is not a number")
+        noted, crc = note.groups()
+        if crc is not None and int(crc, 16) != zlib.crc32(noted):
+            raise DamagedPart(f"{path} does not match its checksum")
+        return int(noted)
 
     def note_epoch(self, epoch: int) -> None:
         """Note that the stages belong to a broker whose log has this epoch.

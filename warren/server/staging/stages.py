@@ -23,16 +23,19 @@ and the stages of the batch. It publishes them as the committing user would over
    A batch may replace the waiting messages of a queue: these go in the frame of its first piece.
 4. A commit is answered when the commit, and every queue that received messages from it, is synced. A part is answered
    when it is synced.
-5. A commit continues even if no client waits for it any longer. Another request for the same batch waits for the same
-   commit. Each query has one commit at a time.
+5. A commit continues even if no client waits for it any longer. Each query has one commit at a time. Another request
+   for the same batch and stages waits for the same commit, and gets its answer. One with other stages waits until the
+   commit is over: then it is one for a batch that was committed, or begins its own.
 6. A stage belongs to the user who made it. It is removed if no part was added for `STAGE_TTL_S` and no commit needs it.
    When its vhost is deleted it is over: a later vhost of the name does not see it, even if a crash has left its files.
    Each part has the random id that its vhost got with its first stage, and keeps in its records: the life of the vhost.
-   If a start does not find that id, or the vhost, the files are set aside: the disk may have damaged it.
+   If a start does not find that id, or the vhost, the files are set aside: the disk may have damaged it. Until they
+   are, nothing is added to such a stage.
    A published stage that could not be removed is removed later; nothing is added to it until then.
    `BYTES_QUOTA`, `STAGES_QUOTA` and `PARTS_QUOTA` bound what a user, and all users together, may have on disk.
 7. Nodes of a cluster do not copy stages. When a node leads again after another one has led, its staged messages may
-   have been staged again on that other node. So it keeps only the stages that a begun batch needs.
+   have been staged again on that other node. So it keeps only the stages that a begun batch needs. If damage has taken
+   the note that tells whether another node has led, the others are set aside.
 8. Memory: the messages of one piece for each commit under way. At most `COMMITS_MAX` are under way,
    `COMMITS_OF_USER_MAX` of one user. The others wait.
 
@@ -106,7 +109,8 @@ log = get_logger("stages")
 class Stage:
     """The parts of a stage: messages and bytes of each. `needed_by`: the query whose commit needs, or needed, it.
 
-    `is_over`: its vhost was deleted. `life`: see `PartHead`.
+    `is_over`: nobody sees it, and it is removed: its vhost was deleted, or another node has led meanwhile.
+    `is_unknown`: it is over, but perhaps only because of damage, so its files are set aside. `life`: see `PartHead`.
     """
 
     vhost: str
@@ -117,6 +121,7 @@ class Stage:
     life: str = ""
     needed_by: str | None = None
     is_over: bool = False
+    is_unknown: bool = False
     lock: trio.Lock = field(default_factory=trio.Lock)
     messages: int = 0
     size: int = 0  # of the messages, encoded
@@ -172,6 +177,7 @@ class Stages:
         self._ready = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._noted = 0  # commits since the last sweep
+        self._is_epoch_noted = False
         self._sweep_due = trio.Event()
         self._view.watch(_VhostEnds(self))
 
@@ -194,20 +200,15 @@ class Stages:
         await self._find()
         while self._view.is_restoring():
             await trio.sleep(_POLL_S)
-        unknown: list[Stage] = []
         for stage in self._stages.values():
             is_current = self._lives.maybe_current(stage.vhost, stage.life)
-            if is_current is None and not stage.is_over:
-                unknown.append(stage)
+            stage.is_unknown = is_current is None and not stage.is_over
             stage.is_over = stage.is_over or not is_current
         self._go_on()
-        await self._remove_superseded()
-        for stage in unknown:
-            if self._stages.get((stage.vhost, stage.name)) is not stage:
-                continue  # another leader may have deleted its vhost
-            place = await self._in_thread(partial(self._files.set_aside, stage.vhost, stage.name))
-            log.error("a stage is set aside: its vhost is not known", vhost=stage.vhost, stage=stage.name, place=place)
-            self._forget(stage)
+        await self._end_superseded()
+        for stage in [each for each in self._stages.values() if each.is_unknown]:
+            await self._remove(stage)
+        await self._maybe_note_epoch()
         self._ready.set()
 
     async def _sweep_for_ever(self) -> None:
@@ -254,25 +255,39 @@ class Stages:
                 else:
                     log.info("resuming a commit", vhost=vhost, query=query, batch=note.batch)
 
-    async def _remove_superseded(self) -> None:
-        """Remove stages that another node may have in a newer form, and note when the rest was ours."""
-        if self._management.replication is None:
+    async def _end_superseded(self) -> None:
+        """End the stages that another node may have in a newer form."""
+        if self._management.replication is None or self._is_epoch_noted:
             return
         epoch = self._view.log().epoch
+        is_unknown = False
         try:
             noted = await self._in_thread(self._files.maybe_epoch)
+        except (DamagedPart, OSError) as error:
+            log.error("it is not known whether another node has led since stages were written", reason=str(error))
+            is_unknown = True
+        else:
             # Noted in this very life: the task that finds existing stages was restarted.
-            if noted is not None and noted not in (epoch - 1, epoch):
-                for stage in [each for each in self._stages.values() if each.needed_by is None]:
-                    log.info("removing a stage from the previous leader", vhost=stage.vhost, stage=stage.name)
-                    await self._in_thread(partial(self._files.remove, stage.vhost, stage.name))
-                    self._forget(stage)
-            await self._in_thread(partial(self._files.note_epoch, epoch))
+            if noted is None or noted in (epoch - 1, epoch):
+                return
+        for stage in [each for each in self._stages.values() if each.needed_by is None]:
+            log.info("another node may have a newer form of a stage", vhost=stage.vhost, stage=stage.name)
+            stage.is_over = True
+            stage.is_unknown = is_unknown
+            await self._remove(stage)
+
+    async def _maybe_note_epoch(self) -> None:
+        """Note that the stages are ours, once none is left that may not be: those stay superseded until then."""
+        if self._management.replication is None or self._is_epoch_noted:
+            return
+        if any(stage.is_over for stage in self._stages.values()):
+            return
+        try:
+            await self._in_thread(partial(self._files.note_epoch, self._view.log().epoch))
         except OSError as error:
-            # Clients no longer see them, and the next start finds them with their age.
-            log.error("stages from the previous leader cannot be removed", reason=str(error))
-            for stage in [each for each in self._stages.values() if each.needed_by is None]:
-                self._forget(stage)
+            log.error("the epoch of the stages cannot be noted", reason=str(error))
+        else:
+            self._is_epoch_noted = True
 
     async def _sweep(self) -> None:
         await self._ready.wait()  # before that, it is not known which stages begun batches need
@@ -285,13 +300,14 @@ class Stages:
             if is_over or now_ms - stage.changed_ms > STAGE_TTL_S * 1000:
                 log.info("removing a stage that was not committed", vhost=stage.vhost, stage=stage.name)
                 await self._remove(stage)
+        await self._maybe_note_epoch()
         for vhost in list(vhosts):
-            if vhost not in vhosts:
-                continue  # deleted meanwhile
-            notes = CommitNotes(self._view.records.of(vhost))
             found = await self.notes(vhost)
             queries = await self._in_thread(partial(due, found, now_ms))
             for start in range(0, len(queries), AT_ONCE):
+                notes = self._maybe_notes(vhost)
+                if notes is None:
+                    break
                 for query in queries[start : start + AT_ONCE]:
                     notes.expire(query, found[query])
                 self._management.settle()
@@ -404,11 +420,14 @@ class Stages:
         async with stage.lock:
             if self._stages.get((stage.vhost, stage.name)) is not stage:
                 return
+            work = self._files.set_aside if stage.is_unknown else self._files.remove
             try:
-                await self._in_thread(partial(self._files.remove, stage.vhost, stage.name))
+                place = await self._in_thread(partial(work, stage.vhost, stage.name))
             except OSError as error:
                 log.error("a stage cannot be removed", vhost=stage.vhost, stage=stage.name, reason=str(error))
                 return
+            if place is not None:
+                log.error("a stage of unknown origin is set aside", vhost=stage.vhost, stage=stage.name, place=place)
             self._forget(stage)
 
     def _is_needed(self, stage: Stage) -> bool:
@@ -453,7 +472,7 @@ class Stages:
             messages, or their number is no longer known.
             DamagedPart: stored messages have become unreadable.
         """
-        outcome = await self._committed(vhost, user, order)
+        outcome = await self._committed(vhost, user, replace(order, stages=list(dict.fromkeys(order.stages))))
         if supersedes is not None and (outcome.committed or outcome.duplicate):
             found: list[str] = []
             for at, stage in enumerate(list(self._stages.values()), 1):
@@ -466,18 +485,22 @@ class Stages:
 
     async def _committed(self, vhost: str, user: str, order: Order) -> Outcome:
         await self._ready.wait()
-        order = replace(order, stages=list(dict.fromkeys(order.stages)))
-        notes = CommitNotes(self._view.records.of(vhost))
+        while (running := self._commits.get((vhost, order.query))) is not None:
+            if running.order.batch != order.batch or running.user != user:
+                raise Conflict(
+                    f"batch {running.order.batch} of query '{order.query}' is being committed by user '{running.user}'"
+                )
+            if set(running.order.stages) == set(order.stages):
+                break
+            await running.done.wait()
+        notes = self._maybe_notes(vhost)
+        if notes is None:
+            raise NoStage(f"vhost '{vhost}' was deleted")
         note = self._maybe_binding(vhost, user, order, notes.maybe_note(order.query))
         if note is None and order.follows:
             raise MissingBatches(
                 f"no batch of query '{order.query}' before batch {order.batch} is known, as after the restore of an "
                 "older backup: none of them is in the queues, or the query was forgotten"
-            )
-        running = self._commits.get((vhost, order.query))
-        if running is not None and (running.order.batch != order.batch or running.user != user):
-            raise Conflict(
-                f"batch {running.order.batch} of query '{order.query}' is being committed by user '{running.user}'"
             )
         if running is None:
             if note is not None and (order.batch < note.batch or (note.done and order.batch == note.batch)):
@@ -710,11 +733,16 @@ class Stages:
             if stage.user == user and not self._is_needed(stage):
                 await self._remove(stage)
 
+    def _maybe_notes(self, vhost: str) -> CommitNotes | None:
+        """Return the notes of a vhost; None if it was deleted."""
+        return CommitNotes(self._view.records.of(vhost)) if vhost in self._view.vhosts else None
+
     async def notes(self, vhost: str) -> dict[str, Note]:
-        """Return the notes about the queries of a vhost."""
+        """Return the notes about the queries of a vhost; nothing if it was deleted."""
         await self._ready.wait()
         found: dict[str, Note] = {}
-        for query, note in CommitNotes(self._view.records.of(vhost)).each():
+        notes = self._maybe_notes(vhost)
+        for query, note in () if notes is None else notes.each():
             found[query] = note
             if len(found) % AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
@@ -729,7 +757,8 @@ class Stages:
         await self._ready.wait()
         if (vhost, query) in self._commits:
             raise Conflict(f"a batch of query '{query}' is being committed")
-        if not CommitNotes(self._view.records.of(vhost)).forget(query):
+        notes = self._maybe_notes(vhost)
+        if notes is None or not notes.forget(query):
             return False
         for stage in self._stages.values():
             if stage.vhost == vhost and stage.needed_by == query:

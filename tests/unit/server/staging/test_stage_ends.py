@@ -15,7 +15,7 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.channels.direct_session import DirectSession
 from warren.server.staging.commit_notes import CommitNotes
 from warren.server.staging.stage_files import Cell, PartHead
-from warren.server.staging.staged_batch import NoRoom, NoStage
+from warren.server.staging.staged_batch import Conflict, NoRoom, NoStage
 from warren.server.staging.stages import Stages
 from warren.vhosts.metadata import PermissionPut, VhostDelete, VhostPut
 
@@ -153,6 +153,38 @@ def test_a_stage_stays_on_disk_if_damage_has_taken_what_it_belongs_to(tmp_path: 
         assert following.bodies() == [b"z"]
     (aside,) = (tmp_path / "stages" / "aside").iterdir()
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == files
+
+
+def test_nothing_is_added_to_a_stage_that_cannot_be_set_aside(tmp_path: Path) -> None:
+    """A start would have taken the old parts and the new ones for one stage."""
+    life = with_queue(tmp_path)
+
+    async def write(found: Stages) -> None:
+        await put(found, "a", content(b"x"), content(b"y"))
+
+    life.run(write)
+    assert life.harness.vhost.records.forget("stages:life")
+    life.harness.write()
+    following = life.after_a_crash(tmp_path)
+    files = following.stages._files
+    set_aside = files.set_aside
+
+    def stuck(vhost: str, stage: str) -> str:
+        raise OSError(30, "Read-only file system")
+
+    files.set_aside = stuck  # type: ignore[method-assign]
+
+    async def add(found: Stages) -> None:
+        assert await names_of(found) == []
+        with pytest.raises(Conflict):
+            await put(found, "a", content(b"z"))
+        files.set_aside = set_aside  # type: ignore[method-assign]
+        assert (await commit(following, 0, await put(found, "a", content(b"z")))).committed
+
+    following.run(add)
+    assert following.bodies() == [b"z"]
+    (aside,) = (tmp_path / "stages" / "aside").iterdir()
+    assert sorted(path.name for path in aside.iterdir()) == ["0000000000", "0000000001"]
 
 
 def test_a_part_of_an_earlier_version_stays_usable(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_part_of_a_newer_form_is_refused(tmp_path: Path) -> None:
     assert "newer" in str(found)
 
 
-def test_a_damaged_note_of_the_epoch_is_as_good_as_none(tmp_path: Path) -> None:
+def test_a_damaged_note_of_the_epoch_names_none(tmp_path: Path) -> None:
     """Otherwise it would name another leader, and a start would remove the stages of this one."""
     files = StageFiles(tmp_path)
     assert files.maybe_epoch() is None
@@ -155,8 +155,15 @@ def test_a_damaged_note_of_the_epoch_is_as_good_as_none(tmp_path: Path) -> None:
     assert StageFiles(tmp_path).maybe_epoch() == 41
     note = the_file(tmp_path)
     intact = note.read_bytes()
-    for at in range(len(intact) - 1):
-        note.write_bytes(intact[:at] + bytes([intact[at] ^ 1]) + intact[at + 1 :])
-        assert files.maybe_epoch() is None, at
-    note.write_bytes(b"41\n")
-    assert files.maybe_epoch() is None
+    flipped = [intact[:at] + bytes([intact[at] ^ 1]) + intact[at + 1 :] for at in range(len(intact))]
+    for damaged in (*flipped, b"", b"\0" * len(intact), b"-4\n", intact[:-1]):
+        note.write_bytes(damaged)
+        with pytest.raises(DamagedPart):
+            files.maybe_epoch()
+
+
+def test_a_note_of_the_epoch_from_an_earlier_version_is_read(tmp_path: Path) -> None:
+    files = StageFiles(tmp_path)
+    files.note_epoch(1)
+    the_file(tmp_path).write_bytes(b"41\n")
+    assert files.maybe_epoch() == 41

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 from durable_harness import DurableHarness
 from engine_harness import exchange_declare, publish_frames
 
@@ -15,12 +16,9 @@ from warren.amqp.errors import AmqpError
 from warren.channels.transaction import ROWS_AT_ONCE
 from warren.server.staging.commit_notes import CommitNotes
 from warren.server.staging.stage_files import DamagedPart
-from warren.server.staging.staged_batch import (
-    Outcome,
-    QueueFull,
-)
+from warren.server.staging.staged_batch import Conflict, NoStage, OtherBatch, Outcome, QueueFull
 from warren.server.staging.stages import Stages
-from warren.vhosts.metadata import VhostDelete
+from warren.vhosts.metadata import VhostDelete, VhostPut
 
 from .stage_life import PERSISTENT, Life, commit, content, names_of, put, with_queue
 
@@ -244,6 +242,158 @@ def test_stages_that_cannot_be_removed_are_there_for_nobody_until_they_can_be(tm
     # The stage left from epoch 4 does not come back in later epochs.
     assert in_cluster(broken.after_a_crash(tmp_path), 7).run(names_of) == []
     assert in_cluster(broken.after_a_crash(tmp_path), 8).run(names_of) == []
+
+
+def test_a_stage_is_not_added_to_one_that_is_superseded_and_cannot_be_removed(tmp_path: Path) -> None:
+    """A start would have taken the old parts and the new ones for one stage."""
+
+    async def write(stages: Stages) -> None:
+        await put(stages, "a", content(b"old 0"), content(b"old 1"))
+
+    async def rewrite(stages: Stages) -> None:
+        assert await names_of(stages) == []
+        with pytest.raises(Conflict):
+            await put(stages, "a", content(b"new 0"))
+        stages._files.remove = remove  # type: ignore[method-assign]
+        await put(stages, "a", content(b"new 0"))
+        await stages._sweep()
+
+    def stuck(vhost: str, stage: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    first = in_cluster(with_queue(tmp_path), 4)
+    first.run(write)
+    broken = in_cluster(first.after_a_crash(tmp_path), 6)
+    remove = broken.stages._files.remove
+    broken.stages._files.remove = stuck  # type: ignore[method-assign]
+    broken.run(rewrite)
+    last = in_cluster(broken.after_a_crash(tmp_path), 7)
+    last.run(lambda stages: commit(last, 0, "a"))
+    assert last.bodies() == [b"new 0"]
+
+
+@pytest.mark.parametrize("damage", ["bit", "empty", "unreadable"])
+def test_stages_are_set_aside_when_it_is_not_known_whether_another_node_has_led(tmp_path: Path, damage: str) -> None:
+    async def write(stages: Stages) -> None:
+        await put(stages, "a", content(b"old"))
+
+    async def rewrite(stages: Stages) -> None:
+        assert await names_of(stages) == []
+        await put(stages, "a", content(b"new"))
+        await stages._sweep()
+
+    first = in_cluster(with_queue(tmp_path), 4)
+    first.run(write)
+    note = tmp_path / "stages" / "epoch"
+    if damage == "unreadable":
+        note.unlink()
+        note.mkdir()
+    else:
+        note.write_bytes(b"5 " + note.read_bytes()[2:] if damage == "bit" else b"")
+    again = in_cluster(first.after_a_crash(tmp_path), 6)
+    again.run(rewrite)
+    (aside,) = (tmp_path / "stages" / "aside").iterdir()
+    assert [path.name for path in aside.iterdir()] == ["0000000000"]
+    if damage != "unreadable":  # that note cannot be written either
+        last = in_cluster(again.after_a_crash(tmp_path), 7)
+        last.run(lambda stages: commit(last, 0, "a"))
+        assert last.bodies() == [b"new"]
+
+
+def test_a_commit_that_joins_one_with_other_stages_is_compared_with_it(tmp_path: Path) -> None:
+    """It was told "committed", and its messages were removed."""
+    life = with_queue(tmp_path)
+    may_sync = trio.Event()
+
+    async def scenario(stages: Stages) -> None:
+        await put(stages, "a", content(b"1"))
+        await put(stages, "b", content(b"1", b"2"))
+        await put(stages, "c", content(b"1"))
+        commit_ticket = life.management.commit
+
+        async def slowly(ticket: int) -> None:
+            await may_sync.wait()
+            await commit_ticket(ticket)
+
+        life.management.commit = slowly
+        outcomes: dict[str, Outcome | Exception] = {}
+
+        async def request(*names: str) -> None:
+            try:
+                outcomes["".join(names)] = await commit(life, 0, *names, compares=True)
+            except OtherBatch as error:
+                outcomes["".join(names)] = error
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(request, "a")
+            await trio.testing.wait_all_tasks_blocked()
+            for names in (["a", "a"], ["b"], ["c"]):
+                nursery.start_soon(request, *names)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not outcomes
+            may_sync.set()
+        assert outcomes["a"] == outcomes["aa"] == Outcome(committed=True, messages=1)
+        assert isinstance(outcomes["b"], OtherBatch)
+        assert outcomes["c"] == Outcome(committed=False, duplicate=True)
+        assert await names_of(stages) == ["b"]
+
+    life.run(scenario)
+    assert life.bodies() == [b"1"]
+
+
+def test_a_commit_that_joins_one_that_fails_begins_its_own(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+
+    async def scenario(stages: Stages) -> None:
+        await put(stages, "a", content(b"1", queue="nowhere"))
+        await put(stages, "b", content(b"2"))
+        outcomes: list[Outcome] = []
+
+        async def request(name: str) -> None:
+            outcomes.append(await commit(life, 0, name))
+
+        async with stages._stages["/", "a"].lock, trio.open_nursery() as nursery:
+            nursery.start_soon(request, "a")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(request, "b")
+            await trio.testing.wait_all_tasks_blocked()
+            stages._stages["/", "a"].lock.release()
+            await trio.testing.wait_all_tasks_blocked()
+            await stages._stages["/", "a"].lock.acquire()
+        assert sorted(outcomes, key=lambda outcome: outcome.committed) == [
+            Outcome(committed=False, unroutable=1),
+            Outcome(committed=True, messages=1),
+        ]
+
+    life.run(scenario)
+    assert life.bodies() == [b"2"]
+
+
+def test_a_vhost_that_is_deleted_while_its_stages_are_looked_at_has_none(tmp_path: Path) -> None:
+    life = with_queue(tmp_path)
+
+    async def scenario(stages: Stages) -> None:
+        assert (await commit(life, 0, await put(stages, "a", content(b"x")))).committed
+        life.harness.broker.administer(VhostPut("other"), "")
+        await put(stages, "b", content(b"y"))
+        ready = stages._ready
+
+        class Deleting:
+            async def wait(self) -> None:
+                await ready.wait()
+                if "/" in life.harness.broker.vhosts:
+                    life.harness.broker.administer(VhostDelete("/"), "")
+                    life.harness.settle()
+
+        stages._ready = Deleting()  # type: ignore[assignment]
+        assert await stages.notes("/") == {}
+        assert not await stages.forget("/", "query")
+        with pytest.raises(NoStage, match="was deleted"):
+            await commit(life, 1, "b")
+        await stages._sweep()
+        assert not stages._stages
+
+    life.run(scenario)
 
 
 @pytest.mark.usefixtures("small_pieces")
