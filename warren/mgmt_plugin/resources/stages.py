@@ -35,7 +35,8 @@ from warren.server.staging.staged_batch import (
     QueueFull,
     StageError,
 )
-from warren.server.staging.stages import STAGES_QUOTA, Stage, Stages
+from warren.server.staging.staged_space import STAGES_QUOTA
+from warren.server.staging.stages import Stage, Stages
 
 PART_MAX: Final = 9_999_999_999
 QUERY_BYTES_MAX: Final = 255

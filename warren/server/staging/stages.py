@@ -32,7 +32,7 @@ and the stages of the batch. It publishes them as the committing user would over
    If a start does not find that id, or the vhost, the files are set aside: the disk may have damaged it. Until they
    are, nothing is added to such a stage.
    A published stage that could not be removed is removed later; nothing is added to it until then.
-   `BYTES_QUOTA`, `STAGES_QUOTA` and `PARTS_QUOTA` bound what a user, and all users together, may have on disk.
+   ``staged_space`` bounds what a user, and all users together, may have on disk.
 7. Nodes of a cluster do not copy stages. When a node leads again after another one has led, its staged messages may
    have been staged again on that other node. So it keeps only the stages that a begun batch needs. If damage has taken
    the note that tells whether another node has led, the others are set aside.
@@ -45,7 +45,6 @@ transient message.
 
 from __future__ import annotations
 
-import shutil
 import zlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -63,7 +62,6 @@ from warren.engine_view.records import RecordsOfVhost
 from warren.engine_view.topology import TopologyListener
 from warren.server.logs import get_logger
 from warren.server.management import Management
-from warren.server.shares import Quota
 from warren.server.staging.commit_notes import CommitNotes, CommitPlan, Note, due
 from warren.server.staging.stage_files import Cell, DamagedPart, PartHead, StageFiles
 from warren.server.staging.staged_batch import (
@@ -81,6 +79,7 @@ from warren.server.staging.staged_batch import (
     StageError,
     Unroutable,
 )
+from warren.server.staging.staged_space import StagedSpace
 from warren.server.staging.vhost_lives import VhostLives
 from warren.server.threads import STAGES, in_thread
 
@@ -90,9 +89,6 @@ CELL_MESSAGES: Final = 1024
 
 COMMITS_MAX: Final = 8
 COMMITS_OF_USER_MAX: Final = 4
-STAGES_QUOTA: Final = Quota(total=20_000, of_user=10_000)
-PARTS_QUOTA: Final = Quota(total=200_000, of_user=100_000)
-BYTES_QUOTA: Final = Quota(total=64 << 30, of_user=32 << 30)
 STAGE_TTL_S: Final = 24 * 3600
 SWEEP_EVERY_S: Final = 3600
 SWEEP_AFTER: Final = 10_000  # commits, each of which may have left a note of a new query
@@ -128,15 +124,6 @@ class Stage:
 
 
 @dataclass(slots=True)
-class Used:
-    """The staged data of a user."""
-
-    stages: int = 0
-    parts: int = 0
-    bytes: int = 0
-
-
-@dataclass(slots=True)
 class _Commit:
     """A commit under way. `records`: of its vhost."""
 
@@ -167,9 +154,7 @@ class Stages:
         self._view = management.view
         self._files = StageFiles(data_dir)
         self._stages: dict[tuple[str, str], Stage] = {}
-        self._bytes = 0
-        self._parts = 0
-        self._used: dict[str, Used] = {}
+        self._space = StagedSpace(management)
         self._commits: dict[tuple[str, str], _Commit] = {}
         self._places = trio.CapacityLimiter(COMMITS_MAX)
         self._places_of_user: dict[str, trio.CapacityLimiter] = {}
@@ -221,8 +206,7 @@ class Stages:
 
     async def _find(self) -> None:
         self._stages.clear()
-        self._used.clear()
-        self._bytes = self._parts = 0
+        self._space.clear()
         for found in await self._in_thread(lambda: list(self._files.scan())):
             if isinstance(found, DamagedPart):
                 log.error("a part of a stage is unusable and left in place", reason=str(found))
@@ -232,7 +216,7 @@ class Stages:
             if stage is None:
                 stage = Stage(found.vhost, found.stage, found.user)
                 self._stages[key] = stage
-                self._count(found.user, 1, 0, 0)
+                self._space.count(found.user, 1, 0, 0)
             self._add(stage, found.part, found.messages, found.size)
             stage.life = stage.life or found.life
             stage.changed_ms = max(stage.changed_ms, found.at_ms)
@@ -349,17 +333,16 @@ class Stages:
         head = PartHead(vhost, stage_name, part, user, self._management.clock_ms(), cells, life)
         stage = self._stages.get(key)
         if stage is None:
-            mine = self._used.get(user, Used()).stages
-            self._check_quota(STAGES_QUOTA, "stages", user, mine, len(self._stages))
+            self._space.check_stage(user)
             stage = Stage(vhost, stage_name, user, changed_ms=head.at_ms, life=life)
             self._stages[key] = stage
-            self._count(user, 1, 0, 0)
+            self._space.count(user, 1, 0, 0)
         try:
             async with stage.lock:
                 is_gone = self._stages.get(key) is not stage or stage.is_over
                 if is_gone or stage.user != user or stage.needed_by is not None:
                     raise Conflict(f"stage '{stage_name}' is another user's, or is being committed or removed")
-                self._check_room(user, len(content))
+                self._space.check_part(user, len(content))
                 await self._in_thread(partial(self._files.write, head, content))
                 self._add(stage, part, head.messages, len(content))
                 stage.changed_ms = head.at_ms
@@ -369,36 +352,12 @@ class Stages:
             self._forget_if_empty(stage)  # also when it was cancelled before it had the lock
         return head.messages
 
-    def _check_room(self, user: str, size: int) -> None:
-        mine = self._used.get(user, Used())
-        self._check_quota(PARTS_QUOTA, "parts of stages", user, mine.parts, self._parts)
-        self._check_quota(BYTES_QUOTA, "bytes in stages", user, mine.bytes, self._bytes, size)
-        settings = self._management.settings
-        if shutil.disk_usage(settings.data_dir).free - size < settings.store.disk_free_min_bytes:
-            raise NoRoom("the disk is low on space")
-
-    def _check_quota(self, quota: Quota, what: str, user: str, has: int, all_have: int, more: int = 1) -> None:
-        refusal = quota.maybe_refusal(what, self._view.permissions, user, has, all_have, more)
-        if refusal:
-            raise NoRoom(refusal)
-
     def _add(self, stage: Stage, part: int, messages: int, size: int) -> None:
         messages_before, before = stage.parts.get(part, (0, 0))
-        self._count(stage.user, 0, int(part not in stage.parts), size - before)
+        self._space.count(stage.user, 0, int(part not in stage.parts), size - before)
         stage.parts[part] = (messages, size)
         stage.messages += messages - messages_before
         stage.size += size - before
-
-    def _count(self, user: str, stages: int, parts: int, size: int) -> None:
-        """Add `stages`, `parts` and `size` to the staged data of a user."""
-        self._parts += parts
-        self._bytes += size
-        used = self._used.setdefault(user, Used())
-        used.stages += stages
-        used.parts += parts
-        used.bytes += size
-        if not used.stages:
-            del self._used[user]
 
     async def remove(self, vhost: str, stage_name: str, user: str | None) -> None:
         """Remove a stage; `user` None: of any user.
@@ -447,7 +406,7 @@ class Stages:
 
     def _forget(self, stage: Stage) -> None:
         del self._stages[stage.vhost, stage.name]
-        self._count(stage.user, -1, -len(stage.parts), -stage.size)
+        self._space.count(stage.user, -1, -len(stage.parts), -stage.size)
 
     async def listed(self, vhosts: Collection[str], user: str | None) -> list[Stage]:
         """Return the stages in these vhosts, of `user` or of all; the oldest first."""

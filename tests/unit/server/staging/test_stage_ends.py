@@ -83,7 +83,7 @@ def test_a_vhost_that_was_declared_again_has_none_of_the_earlier_stages(tmp_path
         await put(found, "a", content(b"later"))
         assert (await commit(life, 1, "a")).committed
         await trio.testing.wait_all_tasks_blocked()
-        assert found._stages == {} and found._used == {}
+        assert found._stages == {} and found._space.of_users == {}
 
     life.run(write)
     assert life.bodies() == [b"later"]
@@ -115,7 +115,7 @@ def test_a_vhost_that_was_declared_again_before_a_crash_has_none_of_the_earlier_
         await put(found, "b", content(b"later"))
         assert (await commit(following, 0, "b", "c")).committed
         await trio.testing.wait_all_tasks_blocked()
-        assert found._stages == {} and found._used == {}
+        assert found._stages == {} and found._space.of_users == {}
 
     following.run(commit_again)
     assert following.bodies() == [b"later", b"of the later one"]
@@ -146,7 +146,7 @@ def test_a_stage_stays_on_disk_if_damage_has_taken_what_it_belongs_to(tmp_path: 
             with pytest.raises(NoStage):
                 await commit(following, 0, "a")
             assert (await commit(following, 0, await put(found, "a", content(b"z")))).committed
-        assert found._stages == {} and found._used == {}
+        assert found._stages == {} and found._space.of_users == {}
 
     following.run(look)
     if lost == "record":
@@ -305,9 +305,9 @@ def test_stages_that_are_looked_for_twice_count_once(tmp_path: Path) -> None:
 
     async def scenario(found: Stages) -> None:
         await put(found, "a", content(b"x"))
-        before = replace(found._used[USER])
+        before = replace(found._space.of_users[USER])
         await found._find()
-        assert found._used == {USER: before} and (found._parts, found._bytes) == (before.parts, before.bytes)
+        assert found._space.of_users == {USER: before} and found._space.all == before
 
     life.run(scenario)
 
@@ -337,7 +337,7 @@ def test_a_part_whose_request_is_cancelled_before_its_turn_leaves_no_stage(tmp_p
         with trio.CancelScope() as scope:
             await found.put("/", "a", 0, "other", content(b"x"), lambda exchange: scope.cancel())
         assert scope.cancelled_caught
-        assert not found._used and await names_of(found) == []
+        assert not found._space.of_users and await names_of(found) == []
         await put(found, "a", content(b"x"))
 
     life.run(scenario)
@@ -446,7 +446,7 @@ def test_a_stage_whose_only_part_cannot_be_stored_is_not_published(tmp_path: Pat
             while found._stages["/", "a"].needed_by is None:
                 await trio.sleep(0.001)
             has_begun.set()
-        assert await names_of(found) == [] and not found._used
+        assert await names_of(found) == [] and not found._space.of_users
 
     life.run(scenario)
     assert CommitNotes(life.harness.vhost.records).maybe_note("query") is None

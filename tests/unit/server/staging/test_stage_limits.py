@@ -14,7 +14,7 @@ from engine_harness import publish_frames
 from warren.msgstore.files.store import wall_time_ms
 from warren.server.settings import Settings, StoreSettings
 from warren.server.shares import Quota
-from warren.server.staging import commit_notes, stages
+from warren.server.staging import commit_notes, staged_space, stages
 from warren.server.staging.commit_notes import CommitNotes, Note
 from warren.server.staging.staged_batch import (
     NoRoom,
@@ -30,9 +30,9 @@ from .stage_life import USER, commit, content, note, put, with_queue
 def test_what_is_staged_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life = with_queue(tmp_path)
     one = content(b"x")
-    monkeypatch.setattr(stages, "STAGES_QUOTA", Quota(2, 2))
-    monkeypatch.setattr(stages, "PARTS_QUOTA", Quota(4, 4))
-    monkeypatch.setattr(stages, "BYTES_QUOTA", Quota(6 * len(one), 6 * len(one)))
+    monkeypatch.setattr(staged_space, "STAGES_QUOTA", Quota(2, 2))
+    monkeypatch.setattr(staged_space, "PARTS_QUOTA", Quota(4, 4))
+    monkeypatch.setattr(staged_space, "BYTES_QUOTA", Quota(6 * len(one), 6 * len(one)))
 
     async def scenario(found: Stages) -> None:
         await put(found, "a", one, one)
@@ -56,9 +56,9 @@ def test_what_is_staged_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_user_stages_a_share_and_leaves_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life = with_queue(tmp_path)
     one = content(b"x")
-    monkeypatch.setattr(stages, "STAGES_QUOTA", Quota(4, 2))
-    monkeypatch.setattr(stages, "PARTS_QUOTA", Quota(6, 4))
-    monkeypatch.setattr(stages, "BYTES_QUOTA", Quota(100 * len(one), 4 * len(one)))
+    monkeypatch.setattr(staged_space, "STAGES_QUOTA", Quota(4, 2))
+    monkeypatch.setattr(staged_space, "PARTS_QUOTA", Quota(6, 4))
+    monkeypatch.setattr(staged_space, "BYTES_QUOTA", Quota(100 * len(one), 4 * len(one)))
 
     async def scenario(found: Stages) -> None:
         def put_by(user: str, name: str, part: int = 0, what: bytes = one) -> Awaitable[int]:
