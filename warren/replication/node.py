@@ -38,10 +38,10 @@ from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.pre_vote import PositionPort
 from warren.replication.replica_store import NO_STORE, ReplicaStore
 from warren.server import store_versions
-from warren.server.application import NODE
 from warren.server.catalogue.catalogue import Catalogue
 from warren.server.clock import SteadyClock
 from warren.server.data_dir import MESSAGES, DataDir
+from warren.server.engine import NODE
 from warren.server.following import FollowerPlugin, Following
 from warren.server.logs import get_logger
 from warren.server.management import Listening, Plugin

@@ -18,12 +18,9 @@ Threads:  those of the message store; and of trio, for logins and commits of the
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import secrets
 import socket
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -31,32 +28,24 @@ from typing import Final, Protocol
 import trio
 
 from warren import __version__
-from warren.amqp.errors import AmqpError
-from warren.amqp10.peer import Amqp10Peer
-from warren.amqp10.performatives import AMQP_HEADER, SASL_HEADER, TLS_HEADER
-from warren.channels.broker import Broker
 from warren.mqtt.sessions import restore_sessions
 from warren.msgstore.files.file_system import FileSystem
-from warren.queues.damage import has_damage
-from warren.queues.timers import NEVER
-from warren.server.beats import next_beat
 from warren.server.catalogue.writer import CatalogueWriter, InThread
 from warren.server.catalogue.writer import Store as MetadataFiles
 from warren.server.client_of_node import AMQP, ClientOfNode
 from warren.server.clock import SteadyClock
 from warren.server.copies.images import Images
 from warren.server.copies.images import Metadata as CopiedMetadata
-from warren.server.cyclic_collector import QUIET, collect_lately
 from warren.server.descriptors import UNLIMITED, Descriptors
 from warren.server.direct_clients import DirectClients
+from warren.server.engine import make_broker
 from warren.server.engine_build import engine_is_compiled
-from warren.server.engine_limits import engine_limits
 from warren.server.freed_memory import return_freed_memory
 from warren.server.held_links import HeldLinks
 from warren.server.logins.authenticator import Authenticator, Users
 from warren.server.logins.client_logins import ClientLogins
 from warren.server.logs import get_logger
-from warren.server.management import CLUSTERING, CommitTimeout, Health, Listening, Management, Plugin
+from warren.server.management import CLUSTERING, CommitTimeout, Listening, Management, Plugin
 from warren.server.memory_watch import watch_memory
 from warren.server.message_store import EXIT_CODE, MessageStoreService, end_process
 from warren.server.network.acceptor import Listener
@@ -65,20 +54,21 @@ from warren.server.network.listening import open_sockets
 from warren.server.network.reactor import Reactor
 from warren.server.network.tls import maybe_server_tls, maybe_user_of_certificate
 from warren.server.network.web_rules import Origins, WebRules
+from warren.server.node_health import NodeHealth
 from warren.server.process_memory import total_memory_bytes
 from warren.server.protocols import LISTENERS
 from warren.server.recovered_messages import Recovered, recover_messages
 from warren.server.reloading import reloaded
 from warren.server.replication import Host, Replication
+from warren.server.restoring import restore_messages, restore_metadata
 from warren.server.setting_kinds import Endpoint
 from warren.server.settings import Settings
-from warren.server.start_errors import StartError
 from warren.server.supervision import ESSENTIAL, Supervision
-from warren.server.threads import CATALOGUE, LOGINS, in_thread, threads
+from warren.server.threads import in_thread
+from warren.server.time_keeper import TimeKeeper
 from warren.server.tracing.span_export import maybe_span_export
 from warren.vhosts.metadata import UserPut
 
-NODE: Final = "rabbit"  # RabbitMQ's default node name
 STOP_DEADLINE_S: Final = 10.0
 # Time for peers to answer connection.close. A blocking client that is not called at the moment never does.
 CLOSE_GRACE_S: Final = 3.0
@@ -86,12 +76,7 @@ HAND_OVER_GRACE_S: Final = 0.25  # if another node waits to serve them
 # Time for the catalogue to catch up; the log has the rest.
 CATCH_UP_S: Final = 3.0
 BEGIN_WITHIN_S: Final = 2.0
-RESTORED_AT_ONCE: Final = 500  # a few milliseconds; then other tasks have a turn
 PERMISSION_CHECK_S: Final = 0.02
-CLOCK_CHECK_S: Final = 1.0
-COLLECT_S: Final = 60.0
-# How long a batch takes more while much is published, though it could be committed.
-GATHER_S: Final = 0.001
 _REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how this machine reaches a listener on all addresses
 log = get_logger("server")
 
@@ -139,17 +124,8 @@ class Application:
         self._clock = SteadyClock() if clock is None else clock
         message_log.now_ms = self._clock.now_ms()
         clients_max = descriptors.clients_max()
-        self._broker = Broker(engine_limits(settings, clients_max), _entropy, secrets.randbits(63), message_log)
+        self._broker = make_broker(settings, clients_max, message_log)
         self._broker.syncs_confirms = self._syncs_confirms
-        self._broker.gathering.most_s = GATHER_S
-        if settings.amqp_1_0:
-            self._broker.other_protocols = dict.fromkeys((SASL_HEADER, AMQP_HEADER, TLS_HEADER), Amqp10Peer)
-        if settings.node_name:
-            self._broker.node = settings.node_name
-        else:
-            self._broker.node = f"{NODE}@{socket.gethostname().partition('.')[0]}"
-        if settings.etcd:
-            self._broker.cluster = f"{NODE}@{settings.cluster_name}"  # the same name on every leader
         self._span_export = maybe_span_export(settings, self._broker)
         self._replication = replication
         self._messages = MessageStoreService(
@@ -191,6 +167,7 @@ class Application:
         self._broker.journal.on_durable = self._metadata_durable
         self._images = Images(self._messages, files, catalogue, self._writer, settings.data_dir, in_thread)
         self._held_links = HeldLinks(self._broker.parameters, marked)
+        self._health = NodeHealth(self._broker, self._messages, self._writer, self._held_links, self.tasks, replication)
         self._authenticator = make_authenticator(self._broker.access, self._upgrade_user)
         self._management = Management(
             broker=self._broker,
@@ -200,7 +177,7 @@ class Application:
             reactor=self._reactor,
             clients=DirectClients(self._broker.open_direct, self._settle),
             settle=self._settle,
-            health=self._health,
+            health=lambda: self._health.look(is_stopping=self._management.stopping),
             tls=self._tls,
             started_ms=self._clock.now_ms(),
             memory_limit_bytes=settings.limits.memory_high_watermark.limit_bytes(total_memory_bytes()),
@@ -223,8 +200,7 @@ class Application:
             wake=self._wake,
             on_crash=self._crashed,
         )
-        self._sooner = trio.Event()
-        self._broker.timers.on_earlier = lambda: self._sooner.set()
+        self._time_keeper = TimeKeeper(self._broker, self._clock, self._reactor.tick, self._settle)
         self._nursery: trio.Nursery | None = None
         self._asked_to_stop = trio.Event()
         self._was_told_to_stop = False  # by a signal, and not by its own replication only
@@ -258,9 +234,9 @@ class Application:
         try:
             self._images.clear()
             self._writer.catch_up(self._messages.read_at_once)
-            count = await self._restore()
+            count = await restore_metadata(self._broker, self._catalogue.load(), self._ends_early)
             if not self._ends_early():
-                await self._restore_messages()
+                await restore_messages(self._broker, clean=self._recovery.clean)
             if self._ends_early():
                 log.info("stopped before it served")
                 return self._exit_code
@@ -280,8 +256,8 @@ class Application:
                 await self._load_definitions()
                 nursery.start_soon(tasks.once, "held links", self._begin_held_links)
                 await self._start_plugins(nursery)
-                nursery.start_soon(tasks.keep, "ticker", self._tick, ESSENTIAL)
-                nursery.start_soon(tasks.keep, "time keeper", self._keep_time, ESSENTIAL)
+                nursery.start_soon(tasks.keep, "ticker", self._time_keeper.beat, ESSENTIAL)
+                nursery.start_soon(tasks.keep, "time keeper", self._time_keeper.run_timers, ESSENTIAL)
                 if self._span_export is not None:
                     nursery.start_soon(tasks.keep, "span export", self._span_export.run)
                 # Unless there is no space, the disk shows that this process has begun before it delivers anything.
@@ -335,22 +311,6 @@ class Application:
 
     # --- start ------------------------------------------------------------------------------------------------------
 
-    async def _restore(self) -> int:
-        """Bring the engine to the state in the catalogue; return the number of restored objects."""
-        count = 0
-        for change in self._catalogue.load():
-            try:
-                self._broker.restore(change)
-            except (AmqpError, ValueError, KeyError, TypeError, OverflowError) as error:
-                what = f"{type(change).__name__} {getattr(change, 'name', '')}".rstrip()
-                raise StartError(f"metadata store: {what} cannot be restored: {error}") from None
-            count += 1
-            if count % RESTORED_AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
-                if self._ends_early():
-                    break
-        return count
-
     def _ends_early(self) -> bool:
         """Tell whether to stop with nothing written; a leader has to hand over, for which it starts first."""
         return self._asked_to_stop.is_set() and self._replication is None
@@ -358,37 +318,6 @@ class Application:
     def _syncs_confirms(self, vhost: str) -> bool:
         store = self._settings.store
         return store.vhosts.get(vhost, store.confirm) == "durable"
-
-    async def _restore_messages(self) -> None:
-        """Give the queues what recovery found in the message store."""
-        indexes = self._broker.log.indexes
-        orphans = {queue_id: index for queue_id, index in indexes.items() if not index.transient}
-        for vhost in self._broker.vhosts.values():
-            for count, queue in enumerate(vhost.queues.values(), 1):
-                index = orphans.pop(queue.store_id, None)
-                if index is not None:
-                    queue.restore(index, self._recovery.clean)
-                if count % RESTORED_AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
-        # The newest first: of two with one name, the declaration of the older one was lost in a crash.
-        for queue_id, index in sorted(orphans.items(), reverse=True):
-            if index.lane and self._broker.restore_lane(index, self._recovery.clean):
-                del orphans[queue_id]
-        for index in orphans.values():
-            log.error(
-                "messages of a queue that is not in the metadata store are kept, but not served",
-                vhost=index.vhost,
-                queue=index.name,
-                messages=int(index.live_count),
-                advice="run `warren store export` on a copy of the data directory",
-            )
-        for stream_id, table in self._broker.log.sealed.recovered.items():
-            log.error(
-                "messages of a stream that is not in the metadata store are kept, but not served",
-                stream_id=stream_id,
-                messages=int(table.count),
-            )
-        self._broker.log.sealed.recovered.clear()
 
     async def _load_definitions(self) -> None:
         """Import the file of definitions, if there is one, and wait until they are durable."""
@@ -495,36 +424,6 @@ class Application:
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 
-    async def _tick(self) -> None:
-        now_s = last_collect_s = time.monotonic()
-        used_s = time.process_time()
-        while True:
-            await next_beat()
-            before_s, now_s = now_s, time.monotonic()
-            used_before_s, used_s = used_s, time.process_time()
-            self._clock.follow()
-            self._reactor.tick(now_s)
-            # Only tracebacks and libraries make cycles: rarely enough to wait for a quiet moment.
-            if now_s - last_collect_s > COLLECT_S and not self._broker.has_work():
-                last_collect_s = now_s
-                collect_lately(now_s, quiet=used_s - used_before_s < QUIET * (now_s - before_s))
-
-    async def _keep_time(self) -> None:
-        """Run the engine's timers when they are due: expire, release, delete."""
-        timers = self._broker.timers
-        while True:
-            self._sooner = trio.Event()
-            now_ms = self._clock.now_ms()
-            next_ms = timers.next_ms()
-            if next_ms <= now_ms:
-                self._broker.keep_time(now_ms)
-                self._settle()
-                await trio.lowlevel.checkpoint()
-                continue
-            # Not longer, for this clock may be a little faster than trio's.
-            with trio.move_on_after(min((next_ms - now_ms) / 1000, CLOCK_CHECK_S) if next_ms < NEVER else math.inf):
-                await self._sooner.wait()
-
     async def watch_memory(self) -> None:
         """Block publishers, and move messages to disk, while this process takes too much. For ever."""
         await watch_memory(self._broker, self._settings, self._settle)
@@ -566,34 +465,6 @@ class Application:
             await self._span_export.finish()  # last: no other task waits for it
 
     # --- what the parts call ----------------------------------------------------------------------------------------
-
-    def _health(self) -> Health:
-        confirm = self._confirm_mode()
-        if self._management.stopping:
-            return Health(False, "stopping", confirm)
-        if not self._writer.healthy:
-            return Health(False, "the metadata store is unavailable; changes wait in the message log", confirm)
-        failing = self.tasks.failing()
-        stuck = threads().stuck()
-        slow = ("disk",) if self._replication is not None and self._replication.trouble_of_disk() else ()
-        is_damaged = bool(self._messages.damage.segments) or has_damage(self._broker.log)
-        lost = ("messages",) if self._messages.losses or is_damaged else ()
-        degraded = (*(task.name for task in failing), *(f"threads of {purpose}" for purpose in stuck), *slow, *lost)
-        trouble = self._messages.trouble()
-        if CATALOGUE in stuck:
-            trouble = trouble or "the metadata store does not answer"
-        elif LOGINS in stuck:
-            trouble = trouble or "logins are stuck"
-        if not trouble and failing and failing[0].need == ESSENTIAL:
-            trouble = f"the {failing[0].name} fails and is started again"
-        return Health(not trouble, trouble, confirm, degraded, self._held_links.reason)
-
-    def _confirm_mode(self) -> str:
-        """Return what a confirm promises: durable, os, or mixed when that differs between vhosts."""
-        modes = {vhost.sync_confirms for vhost in self._broker.vhosts.values()}
-        if len(modes) > 1:
-            return "mixed"
-        return "os" if False in modes else "durable"
 
     def _wake(self) -> None:
         self._reactor.poller.wake()
@@ -643,7 +514,3 @@ class Application:
             with contextlib.suppress(MemoryError):
                 log.error("internal error, the work continues later", exception=error)
         self._logins.begin()
-
-
-def _entropy() -> bytes:
-    return secrets.token_bytes(16)

@@ -1,10 +1,37 @@
-"""The limits of the engine, as the settings and the resources of the process give them."""
+"""Make the engine: as the settings and the resources of the process want it."""
 
 from __future__ import annotations
 
-from warren.channels.broker import Limits
+import secrets
+import socket
+from typing import Final
+
+from warren.amqp10.peer import Amqp10Peer
+from warren.amqp10.performatives import AMQP_HEADER, SASL_HEADER, TLS_HEADER
+from warren.channels.broker import Broker, Limits
+from warren.msgstore.log.message_log import MessageLog
 from warren.server.process_memory import total_memory_bytes
 from warren.server.settings import Settings
+
+NODE: Final = "rabbit"  # RabbitMQ's default node name
+# How long a batch takes more while much is published, though it could be committed.
+GATHER_S: Final = 0.001
+
+
+def make_broker(settings: Settings, clients_max: int, message_log: MessageLog) -> Broker:
+    """Return an engine over `message_log`; `clients_max`: so many descriptors there are for connections."""
+    broker = Broker(engine_limits(settings, clients_max), _entropy, secrets.randbits(63), message_log)
+    broker.gathering.most_s = GATHER_S
+    if settings.amqp_1_0:
+        broker.other_protocols = dict.fromkeys((SASL_HEADER, AMQP_HEADER, TLS_HEADER), Amqp10Peer)
+    broker.node = settings.node_name or f"{NODE}@{socket.gethostname().partition('.')[0]}"
+    if settings.etcd:
+        broker.cluster = f"{NODE}@{settings.cluster_name}"  # the same name on every leader
+    return broker
+
+
+def _entropy() -> bytes:
+    return secrets.token_bytes(16)
 
 
 def engine_limits(settings: Settings, clients_max: int) -> Limits:

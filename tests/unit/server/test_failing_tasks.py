@@ -24,9 +24,10 @@ from warren.links.amqp_client import LinkConnection, connect
 from warren.links.amqp_uri import BrokerUri
 from warren.msgstore.files import store as store_module
 from warren.server import application as application_module
-from warren.server.application import RESTORED_AT_ONCE, Application
+from warren.server.application import Application
 from warren.server.logins.passwords import hash_password
 from warren.server.management import Listening, Management
+from warren.server.restoring import RESTORED_AT_ONCE
 from warren.server.setting_kinds import Endpoint, MemoryWatermark
 from warren.server.settings import LimitSettings, Settings, StoreSettings
 from warren.testing.catalogue import MemoryCatalogue
