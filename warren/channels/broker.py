@@ -52,6 +52,7 @@ from warren.queues.base_queue import BaseQueue, owns
 from warren.queues.counters import Churn, DeathTable, MessageCounts, Sums
 from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS, METADATA, VHOST_RECORDS
 from warren.queues.long_work import LongWork
+from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
 from warren.queues.seen_keys import SeenKeys
 from warren.queues.timers import TimerQueue
@@ -140,9 +141,9 @@ class Broker:
         self.access = AccessControl(self._access_changed)
         self.own_messages = OwnMessages()
         self.events = Events(self)
-        self.watchers = TopologyWatchers()  # of all vhosts
+        self.watchers = TopologyWatchers(self.work)  # of all vhosts
         self.watchers.add(self.events)
-        self.parameters = ParameterBook()
+        self.parameters = ParameterBook(self.work)
         self.node = NODE_NAME  # the name of this node; set by the shell
         self.cluster = ""  # and the cluster, where several nodes lead in turn; set by the shell
         self.vhosts: dict[str, VirtualHost] = {}
@@ -381,21 +382,35 @@ class Broker:
     def keep_time(self, now_ms: int) -> None:
         """Do the work due at `now_ms`, wall time in ms since the epoch. Call when ``timers.next_ms`` has come."""
         self.log.now_ms = now_ms
-        self.timers.run_due(now_ms)
-        for vhost in list(self.vhosts.values()):
-            while vhost.expired_queues:
-                self.delete_queue(vhost, vhost.expired_queues.pop())
-            if vhost.overdue:
-                overdue = vhost.overdue
-                vhost.overdue = []
-                self.log.own.begin()
-                try:
-                    for ledger, tag, timeout_ms in overdue:
-                        channel = ledger.owner
-                        if isinstance(channel, Session):
-                            end_overdue(channel, tag, timeout_ms)
-                finally:
-                    self.log.own.end()
+        try:
+            self.timers.run_due(now_ms)
+        finally:  # one that has failed is not the one that asked for this
+            for vhost in list(self.vhosts.values()):
+                while vhost.expired_queues:
+                    self._delete_expired(vhost, vhost.expired_queues.pop())
+                if vhost.overdue:
+                    self._end_overdue(vhost)
+
+    def _delete_expired(self, vhost: VirtualHost, queue: Queue) -> None:
+        try:
+            self.delete_queue(vhost, queue)
+        except Exception as error:
+            self.work.report(error)  # its keeper asks again (`RuleKeeper.due`)
+
+    def _end_overdue(self, vhost: VirtualHost) -> None:
+        overdue = vhost.overdue
+        vhost.overdue = []
+        self.log.own.begin()
+        try:
+            for ledger, tag, timeout_ms in overdue:
+                channel = ledger.owner
+                if isinstance(channel, Session):
+                    try:
+                        end_overdue(channel, tag, timeout_ms)
+                    except Exception as error:
+                        channel.peer.outbox.failed(error)  # ends it, and its deliveries go back
+        finally:
+            self.log.own.end()
 
     # --- commits ----------------------------------------------------------------------------------------------------
 

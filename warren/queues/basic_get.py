@@ -24,6 +24,7 @@ from warren.queues.delivery import DeliveryLedger
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
+    from warren.queues.queue_host import QueueHost
 
 
 class Gets:
@@ -65,7 +66,7 @@ def call_when_ready(queue: Queue, waiter: Callable[[], None]) -> None:
     gets.waiters.append(waiter)
 
 
-def serve_waiters(queue: Queue) -> None:
+def serve_waiters(queue: Queue, host: QueueHost) -> None:
     """Call the waiters for the next message, if it is here."""
     gets = queue.gets
     if gets is None:
@@ -74,7 +75,10 @@ def serve_waiters(queue: Queue) -> None:
     if waiters and not queue.returning and _is_next_here(queue):
         gets.waiters = None
         for waiter in waiters:
-            waiter()
+            try:
+                waiter()
+            except Exception as error:  # the others wait for their own answers
+                host.work.report(error)
 
 
 def answer_get(queue: Queue, ledger: DeliveryLedger, no_ack: bool) -> bool:

@@ -163,7 +163,7 @@ class CommitGate(BatchWaiter):
         queue = self._queue
         if queue.is_hungry:
             queue.wake()
-        serve_waiters(queue)
+        serve_waiters(queue, self._host)
 
     def _release(self, group: _Uncommitted) -> None:
         """Make the messages of the first group ready.

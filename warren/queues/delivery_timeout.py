@@ -11,6 +11,7 @@
    begins again. An answer that waits in a transaction ends both limits, and a rollback begins them again.
 3. Deliveries come back in the order of their limits, `LEAVE_MAX` in one turn, and as many as the open batch has room
    for if they are stored again (``msgstore.log.own_writes``).
+   A delivery that cannot come back, by a defect of ours, is tried again later; the others come back meanwhile.
 4. An answer after the consumer timeout is ignored: the ledger knows the tag (`DeliveryLedger.take_overdue`). After the
    visibility timeout the tag is unknown: the consumer stays, and has to learn that its answer had no effect.
 
@@ -30,7 +31,7 @@ from warren.msgstore.log.own_writes import PACED
 from warren.queues.delivery import DeliveryLedger, give_back
 from warren.queues.message_deaths import LEAVE_MAX
 from warren.queues.queue_host import QueueHost
-from warren.queues.timers import NEVER, Timer
+from warren.queues.timers import FAILED_MS, NEVER, Timer
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
@@ -129,17 +130,27 @@ class DeliveryTimeouts:
         own = self._log.own
         room: i64 = own.room() if own.may(PACED) else i64(0)
         left: i64 = LEAVE_MAX
+        failure: Exception | None = None
         own.begin()
         try:
             while limits and limits[0][0] <= now_ms and left > 0 and room > 0:
                 left -= 1
-                room -= self._end(heappop(limits)[2])
+                limit = heappop(limits)[2]
+                try:
+                    room -= self._end(limit)
+                except Exception as error:
+                    failure = error
+                    limit.at_ms = now_ms + FAILED_MS
+                    self._made += 1
+                    heappush(limits, (int(limit.at_ms), int(self._made), limit))
                 limits = self._limits
         finally:
             own.end()
         if room <= 0:
             self._rests_until_ms = now_ms + 1
         self._host.timers.worked += LEAVE_MAX - left
+        if failure is not None:
+            raise failure
 
     def _end(self, limit: TimeLimit) -> i64:
         """End a limit; return how many bytes that stores again, about."""

@@ -12,6 +12,7 @@
    called before.
 6. A job that meets a defect of ours takes no other one with it: it is reported (``defects``), and rests for `REST_MS`
    before it continues, or it ends (`Job.failed`). While it fails again and again, only the first failure is reported.
+   The same holds for code that serves several parties in one loop (`LongWork.report`).
 
 The broker owns one `LongWork`; `Broker.end_turn` continues it, and `Broker.has_work` tells whether some is left.
 """
@@ -106,8 +107,8 @@ class _Rest(Timer):
 class LongWork:
     """The unfinished jobs, the next one first. ``turn_steps``: the number of steps in a turn.
 
-    `own`: the conditions that jobs that write wait for; None: they need not wait. ``defects``: those that jobs have
-    met, for the shell to take. `timers`: of jobs that rest.
+    `own`: the conditions that jobs that write wait for; None: they need not wait. ``defects``: those that jobs and
+    others have met, for the shell to take. `timers`: of jobs that rest.
     """
 
     def __init__(self, own: OwnWrites | None = None, timers: TimerQueue | None = None) -> None:
@@ -126,10 +127,14 @@ class LongWork:
         return len(self._jobs) + int(self._waiting_count)
 
     def take_defects(self) -> list[Exception]:
-        """Return the defects that jobs have met, for the log."""
+        """Return the defects that were met, for the log."""
         taken = self.defects
         self.defects = []
         return taken
+
+    def report(self, error: Exception) -> None:
+        """Report a defect that one of several parties has met; the caller continues with the others."""
+        self.defects.append(error)
 
     def is_due(self) -> bool:
         """Tell whether some job can continue now."""

@@ -336,7 +336,7 @@ class Queue(BaseQueue):
             keeper.loaded()
         if self.is_hungry:
             self.wake()
-        serve_waiters(self)
+        serve_waiters(self, self._host)
 
     def purge(self) -> int:
         count = int(self.ready_count)

@@ -10,6 +10,7 @@ from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.counters import DeathTable
+from warren.queues.long_work import LongWork
 from warren.queues.timers import Timer, TimerQueue
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class QueueHost:
         self.log = log
         self.timers = timers
         self.deaths = DeathTable()  # shared by all hosts of a broker
+        self.work = LongWork()  # of the broker
         self.sync_confirms: bool = True  # a confirm means synced, not just written
 
     def post_letter(self, queue: Queue, message: Message, place: i64, reason: str) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from warren.amqp.codec import NAME_MAX_BYTES
+from warren.queues.long_work import LongWork
 from warren.vhosts.definitions import erlang_pairs, erlang_term, is_integer, parse_definition, parse_json
 from warren.vhosts.metadata import (
     GlobalParameterDelete,
@@ -72,9 +73,11 @@ class ParameterBook:
     """All parameters. The owner of a component adds its validator; code that follows changes adds a listener.
 
     A listener is called in the middle of a change: it may look at the book, but must not change anything in this turn.
+    A defect that it meets goes to `work`, and stops neither the others nor the change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, work: LongWork | None = None) -> None:
+        self._work = LongWork() if work is None else work
         self.validators: dict[str, Validator] = {}
         self.listeners: list[Listener] = []
         self._parameters: dict[tuple[str, str, str], Parameter] = {}
@@ -158,7 +161,10 @@ class ParameterBook:
     def tell(self, change: ParameterChange) -> None:
         """Notify the listeners of `change`, which has been made."""
         for listener in self.listeners:
-            listener(change)
+            try:
+                listener(change)
+            except Exception as error:
+                self._work.report(error)
 
     def _put(self, parameter: Parameter) -> bool:
         old = self._old(parameter)

@@ -6,6 +6,7 @@ consumer or with its connection, for instance.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
@@ -13,6 +14,7 @@ from mypy_extensions import mypyc_attr
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.queues.consumer import Consumer
+from warren.queues.long_work import LongWork
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
 
 if TYPE_CHECKING:
@@ -66,59 +68,65 @@ class TopologyWatcher:
 
 
 class TopologyWatchers(TopologyWatcher):
-    """Several watchers, told in the order in which they came."""
+    """Several watchers, told in the order in which they came. `work` reports the defects that they meet.
 
-    def __init__(self) -> None:
+    A watcher that meets one stops neither the others nor the change: the change is half made, and not in the journal.
+    While a watcher fails again and again, only the first failure is reported.
+    """
+
+    def __init__(self, work: LongWork) -> None:
+        self._work = work
         self._watchers: list[TopologyWatcher] = []
+        self._failing: dict[TopologyWatcher, None] = {}  # those whose latest call has failed
 
     def add(self, watcher: TopologyWatcher) -> None:
         """Notify `watcher` of everything from now on."""
         self._watchers.append(watcher)
 
-    def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
+    def _tell(self, call: Callable[[TopologyWatcher], None]) -> None:
         for watcher in self._watchers:
-            watcher.exchange_created(vhost, exchange, by)
+            try:
+                call(watcher)
+            except Exception as error:
+                if watcher not in self._failing:
+                    self._failing[watcher] = None
+                    self._work.report(error)
+            else:
+                if self._failing:
+                    self._failing.pop(watcher, None)
+
+    def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
+        self._tell(lambda watcher: watcher.exchange_created(vhost, exchange, by))
 
     def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
-        for watcher in self._watchers:
-            watcher.exchange_deleted(vhost, exchange, by)
+        self._tell(lambda watcher: watcher.exchange_deleted(vhost, exchange, by))
 
     def queue_created(self, vhost: str, queue: BaseQueue, by: str) -> None:
-        for watcher in self._watchers:
-            watcher.queue_created(vhost, queue, by)
+        self._tell(lambda watcher: watcher.queue_created(vhost, queue, by))
 
     def queue_deleted(self, vhost: str, queue: BaseQueue, by: str) -> None:
-        for watcher in self._watchers:
-            watcher.queue_deleted(vhost, queue, by)
+        self._tell(lambda watcher: watcher.queue_deleted(vhost, queue, by))
 
     def binding_created(self, vhost: str, binding: Binding, by: str) -> None:
-        for watcher in self._watchers:
-            watcher.binding_created(vhost, binding, by)
+        self._tell(lambda watcher: watcher.binding_created(vhost, binding, by))
 
     def binding_deleted(self, vhost: str, binding: Binding, by: str) -> None:
-        for watcher in self._watchers:
-            watcher.binding_deleted(vhost, binding, by)
+        self._tell(lambda watcher: watcher.binding_deleted(vhost, binding, by))
 
     def consumer_created(self, consumer: Consumer) -> None:
-        for watcher in self._watchers:
-            watcher.consumer_created(consumer)
+        self._tell(lambda watcher: watcher.consumer_created(consumer))
 
     def consumer_deleted(self, consumer: Consumer) -> None:
-        for watcher in self._watchers:
-            watcher.consumer_deleted(consumer)
+        self._tell(lambda watcher: watcher.consumer_deleted(consumer))
 
     def policies_changed(self, vhost: str) -> None:
-        for watcher in self._watchers:
-            watcher.policies_changed(vhost)
+        self._tell(lambda watcher: watcher.policies_changed(vhost))
 
     def queue_policy_changed(self, queue: BaseQueue, change: PolicyPut | PolicyDelete, by: str) -> None:
-        for watcher in self._watchers:
-            watcher.queue_policy_changed(queue, change, by)
+        self._tell(lambda watcher: watcher.queue_policy_changed(queue, change, by))
 
     def vhost_deleted(self, vhost: str) -> None:
-        for watcher in self._watchers:
-            watcher.vhost_deleted(vhost)
+        self._tell(lambda watcher: watcher.vhost_deleted(vhost))
 
     def queue_let_go(self, queue: BaseQueue) -> None:
-        for watcher in self._watchers:
-            watcher.queue_let_go(queue)
+        self._tell(lambda watcher: watcher.queue_let_go(queue))

@@ -42,7 +42,6 @@ from warren.queues.delivery import DeliveryLedger
 from warren.queues.destination import Destination
 from warren.queues.effective_policy import NO_POLICY
 from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
-from warren.queues.long_work import LongWork
 from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
 from warren.queues.rules import QueueRules, rules_of
@@ -134,7 +133,6 @@ class VirtualHost(ExchangeHost):
         self.tracing: bool = False  # copies go to amq.rabbitmq.trace; switched by the broker
         self.watcher = TopologyWatcher()
         self.churn = Churn()  # shared by all vhosts of a broker
-        self.work = LongWork()  # of the broker
         self.counted = MessageCounts()  # by channels that have ended
         for exchange in standard_exchanges(record.name, seed):
             self.exchanges[exchange.name] = exchange

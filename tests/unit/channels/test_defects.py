@@ -12,15 +12,19 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import encode_table
+from warren.channels import broker as broker_module
 from warren.channels import jobs
 from warren.channels.back_pressure import unblock
+from warren.channels.broker import Broker
 from warren.channels.ending import close_broken
+from warren.channels.overdue import end_overdue
 from warren.exchanges.binding import Binding
 from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.base_queue import BaseQueue
 from warren.queues.consumer import Consumer
 from warren.queues.long_work import REST_MS
 from warren.queues.queue import Queue
+from warren.queues.timers import FAILED_MS
 from warren.vhosts import metadata_lane
 from warren.vhosts.metadata import PolicyPut, VhostDelete
 from warren.vhosts.topology_watcher import TopologyWatcher
@@ -189,7 +193,7 @@ def test_a_change_for_which_memory_does_not_suffice_is_stored_before_later_ones(
 
 
 class Forgetful(TopologyWatcher):
-    """Does not get memory for what it is told first."""
+    """Does not get memory for what it is told first. The only watcher of a vhost: the step that tells it fails."""
 
     def __init__(self, failures: int = 1) -> None:
         self._scarce = Scarce(failures)
@@ -218,7 +222,7 @@ def with_queues(harness: Harness, count: int) -> Client:
 def test_a_vhost_ends_and_leaves_no_message(failures: int) -> None:
     harness = Harness()
     with_queues(harness, 3)
-    harness.broker.watchers.add(Forgetful(failures))
+    harness.vhost.watcher = Forgetful(failures)
     vhost = harness.vhost
     harness.broker.administer(VhostDelete("/"))
     settle_with_defect(harness)
@@ -232,7 +236,7 @@ def test_a_vhost_ends_and_leaves_no_message(failures: int) -> None:
 def test_all_bindings_of_a_deleted_exchange_go() -> None:
     harness = Harness()
     with_queues(harness, 3)
-    harness.broker.watchers.add(Forgetful())
+    harness.vhost.watcher = Forgetful()
     source = harness.vhost.exchanges["x"]
     harness.vhost.delete_exchange(source)
     settle_with_defect(harness)
@@ -253,6 +257,21 @@ def test_all_queues_follow_a_policy_also_the_one_at_which_that_failed(monkeypatc
     for _ in range(4):
         rest(harness)
     assert harness.queue("q0").rules.max_length == 10
+
+
+@interpreted
+def test_a_queue_that_was_not_used_and_could_not_be_deleted_is_deleted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    client = harness.channel()
+    for name in ("one", "two"):
+        client.declare(name, arguments={"x-expires": 1000})
+    monkeypatch.setattr(Broker, "delete_queue", failing(Broker.delete_queue, Scarce()))
+    with pytest.raises(MemoryError):
+        harness.pass_time(1)
+    harness.settle()
+    assert len(harness.vhost.queues) == 1
+    harness.pass_time(FAILED_MS / 1000)
+    assert not harness.vhost.queues
 
 
 # --- publishers and deliveries ----------------------------------------------------------------------------------------
@@ -308,7 +327,7 @@ def test_a_consumer_whose_end_could_not_be_told_is_no_longer_the_active_one() ->
     first, second = harness.channel(), harness.channel()
     first.consume("q")
     second.consume("q")
-    harness.broker.watchers.add(Forgetful())
+    harness.vhost.watcher = Forgetful()
     first.connection.lost()
     settle_with_defect(harness)
     rest(harness)
@@ -323,7 +342,7 @@ def test_all_clients_are_told_that_their_queue_is_gone() -> None:
     consumers[0].declare("q")
     for consumer in consumers:
         consumer.consume("q")
-    harness.broker.watchers.add(Forgetful())
+    harness.vhost.watcher = Forgetful()
     harness.broker.delete_queue(harness.vhost, harness.queue("q"))
     settle_with_defect(harness)
     rest(harness)
@@ -349,6 +368,27 @@ def test_deliveries_of_a_commit_that_has_failed_go_back(monkeypatch: pytest.Monk
     harness.settle()
     rest(harness)
     assert bodies(client) == [b"0", b"1", b"2", b"3"]
+
+
+@interpreted
+def test_a_consumer_that_could_not_be_told_of_its_timeout_is_ended_and_others_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness()
+    consumers = [harness.channel() for _ in range(3)]
+    for at, consumer in enumerate(consumers):
+        consumer.declare(f"q{at}", arguments={"x-consumer-timeout": 60_000})
+        consumer.consume(f"q{at}")
+        consumer.publish("", f"q{at}", b"m")
+        consumer.take()
+    monkeypatch.setattr(broker_module, "end_overdue", failing(end_overdue, Scarce()))
+    with pytest.raises(MemoryError):
+        harness.pass_time(60)
+    close_broken(consumers[0].connection)  # as the reactor does
+    harness.settle()
+    for consumer in consumers[1:]:
+        consumer.expect(m.BasicCancel)
+    assert [int(harness.queue(f"q{at}").ready_count) for at in range(3)] == [1, 1, 1]
 
 
 # --- binds ------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ class Alone:
     def __init__(self) -> None:
         log = memory_log()
         declaration = QueueDeclaration("q", durable=False)
-        self.queue = Queue(declaration, None, [], QueueHost("/", log, TimerQueue()))
+        self.host = QueueHost("/", log, TimerQueue())
+        self.queue = Queue(declaration, None, [], self.host)
         self.ledger = DeliveryLedger(1, Turns(Outbox(1, [], 1 << 20), []), 0)
         self.told: list[str] = []
 
@@ -110,6 +111,21 @@ def test_a_paused_queue_looks_empty(alone: Alone) -> None:
     assert can_answer(alone.queue) and not alone.get()
     alone.queue.pause(paused=False)
     assert alone.get()
+
+
+def test_a_caller_that_meets_a_defect_keeps_no_other_from_its_answer(alone: Alone) -> None:
+    def raises() -> None:
+        raise MemoryError
+
+    queue = alone.queue
+    alone.publish(b"a")
+    queue.begin_return()
+    alone.await_answer("one")
+    call_when_ready(queue, raises)
+    alone.await_answer("two")
+    queue.end_return()
+    assert alone.told == ["one", "two"]
+    assert [type(defect) for defect in alone.host.work.take_defects()] == [MemoryError]
 
 
 def test_callers_are_told_when_the_queue_is_deleted(alone: Alone) -> None:

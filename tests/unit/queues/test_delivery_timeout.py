@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from engine_harness import Client, Harness, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import encode_table
+from warren.channels import jobs
 from warren.queues.delivery_timeout import STALE_MIN
 from warren.queues.message_deaths import LEAVE_MAX
+from warren.queues.queue import Queue
+from warren.queues.timers import FAILED_MS
+from warren.queues.unacked import Delivery
 
 
 def test_a_part_comes_back_at_once_and_the_rest_with_the_timers() -> None:
@@ -72,3 +77,30 @@ def test_many_rollbacks_of_one_answer_leave_few_limits() -> None:
 
 def touch(client: Client, tag: int) -> None:
     client.publish("amq.control", "touch", headers=encode_table({"delivery-tag": tag}))
+
+
+@pytest.mark.skipif(jobs.__file__.endswith(".so"), reason="a compiled method cannot be replaced")
+def test_a_delivery_that_cannot_come_back_keeps_its_limit_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q", arguments={"x-visibility-timeout": 1000})
+    client.consume("q", "t")
+    client.feed(publish_frames("", "q", b"m") * 3)
+    queue = harness.plain_queue("q")
+    queue.pause(paused=True)
+    real, left = Queue.requeue, [1]
+
+    def requeue(self: Queue, delivery: Delivery, *, failed: bool = True, delay_ms: int = -1) -> None:
+        if delivery.tag == 1 and left[0]:
+            left[0] -= 1
+            raise MemoryError
+        real(self, delivery, failed=failed, delay_ms=delay_ms)
+
+    monkeypatch.setattr(Queue, "requeue", requeue)
+    with pytest.raises(MemoryError):
+        harness.pass_time(1)
+    assert (queue.ready_count, queue.unacked_count) == (2, 1)
+    harness.pass_time(FAILED_MS / 1000)
+    assert (queue.ready_count, queue.unacked_count) == (3, 0)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import pytest
 from engine_harness import Harness
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.queues.base_queue import BaseQueue
 from warren.queues.consumer import Consumer
-from warren.vhosts.metadata import PolicyDelete, PolicyPut, VhostDelete, VhostPut
+from warren.vhosts.metadata import (
+    BindingPut,
+    ExchangePut,
+    GlobalParameterPut,
+    MetadataChange,
+    PolicyDelete,
+    PolicyPut,
+    QueuePut,
+    VhostDelete,
+    VhostPut,
+)
+from warren.vhosts.parameters import ParameterChange
 from warren.vhosts.topology_watcher import TopologyWatcher
 
 
@@ -106,3 +119,66 @@ def test_watchers_hear_of_consumers_that_lose_their_queue_or_their_right() -> No
     client.call(1, m.QueueDelete(0, "q", if_unused=False, if_empty=False, no_wait=False))
     harness.permit("u", read="nothing")
     assert [line for line in lines if "consumer" in line] == ["1: no consumer q", "1: no consumer r"]
+
+
+class Broken(TopologyWatcher):
+    """Meets a defect whenever it is told something."""
+
+    def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
+        raise ValueError("a defect")
+
+    def queue_created(self, vhost: str, queue: BaseQueue, by: str) -> None:
+        raise ValueError("a defect")
+
+    def binding_created(self, vhost: str, binding: Binding, by: str) -> None:
+        raise ValueError("a defect")
+
+    def vhost_deleted(self, vhost: str) -> None:
+        raise ValueError("a defect")
+
+
+def test_a_watcher_that_meets_a_defect_stops_neither_the_others_nor_the_change() -> None:
+    """A durable exchange was there, and declared again as durable, but in no journal."""
+    harness = Harness()
+    broker = harness.broker
+    lines: list[str] = []
+    broker.watchers.add(Broken())
+    broker.watchers.add(Recorder("2", lines))
+    broker.administer(VhostPut("v"))
+    vhost = broker.vhosts["v"]
+    harness.permit("guest", vhost="v")
+    harness.take_changes()
+    vhost.declare_exchange(ExchangeDeclaration("x", "direct", durable=True))
+    vhost.declare_queue(QueueDeclaration("q", durable=True))
+    vhost.bind(vhost.exchanges["x"], vhost.queues["q"], "k", b"")
+    assert len(broker.work.take_defects()) == 1, "it is reported once"
+    harness.settle()
+    assert [type(change) for change in harness.take_changes()] == [ExchangePut, QueuePut, BindingPut]
+    broker.administer(VhostDelete("v"))
+    broker.work.take_defects()
+    harness.settle()
+    assert harness.take_changes() == [VhostDelete("v")]
+    assert lines[:3] == [
+        "2: exchange x in v by rmq-internal",
+        "2: queue q in v by rmq-internal",
+        "2: binding k in v by rmq-internal",
+    ]
+    assert lines[-1] == "2: no vhost v"
+
+
+def test_a_listener_of_parameters_that_meets_a_defect_stops_neither_the_others_nor_the_change() -> None:
+    harness = Harness()
+    book = harness.broker.parameters
+    told: list[MetadataChange] = []
+
+    def raises(change: ParameterChange) -> None:
+        raise ValueError("a defect")
+
+    book.listeners += [raises, told.append]
+    change = GlobalParameterPut("p", "1")
+    assert harness.broker.administer(change) > 0
+    assert told == [change]
+    with pytest.raises(ValueError, match="a defect"):
+        harness.settle()  # it is reported
+    harness.settle()
+    assert harness.take_changes() == [change]
