@@ -39,10 +39,14 @@ class LeastKey:
         swept = self._swept
         if swept:
             for _ in range(min(SWEPT_AT_ONCE, len(swept))):
-                key = heappop(swept)
+                key = swept[0]
                 if key in keys and key != self._last_swept:
-                    heappush(heap, key)
+                    try:
+                        heappush(heap, key)
+                    except MemoryError:
+                        return  # it is still there
                     self._last_swept = key
+                heappop(swept)
         elif heap and heap[0] not in keys:
             heappop(heap)
         elif len(heap) > 2 * len(keys) + SWEEP_MIN:

@@ -235,8 +235,13 @@ class UnackedDeliveries(Waiter):
         if self._stragglers is _NO_STRAGGLERS:
             self._stragglers = {}
             self._straggler_tags = LeastKey(self._stragglers)
-        self._stragglers[int(delivery.tag)] = delivery
-        self._straggler_tags.came(int(delivery.tag))
+        tag = int(delivery.tag)
+        self._stragglers[tag] = delivery
+        try:
+            self._straggler_tags.came(tag)
+        except BaseException:
+            del self._stragglers[tag]  # else nobody finds it as the oldest one
+            raise
 
     def _compact(self) -> None:
         entries = self._entries
@@ -250,10 +255,17 @@ class UnackedDeliveries(Waiter):
             self._first_tag += self._head
             self._head = 0
         elif size - self._head > SPARSE_MIN and self._live * 8 < size - self._head:
-            self._move_oldest(MOVED_AT_ONCE)  # the rest with further answers
+            self._maybe_move_oldest()
+
+    def _maybe_move_oldest(self) -> None:
+        """Make stragglers of some of the oldest; the rest with further answers."""
+        try:
+            self._move_oldest(MOVED_AT_ONCE)
+        except MemoryError:
+            return  # the delivery that is being answered is out already, and would be in no place
 
     def _move_oldest(self, places: i64) -> None:
-        """Make stragglers of the deliveries in the first places of the list."""
+        """Make stragglers of the deliveries in the first places of the list. An error leaves the rest in it."""
         entries = self._entries
         end: i64 = self._head + places
         if end > len(entries):
@@ -261,9 +273,9 @@ class UnackedDeliveries(Waiter):
         while self._head < end:
             entry = entries[self._head]
             if entry is not None:
+                self._straggle(entry)
                 entries[self._head] = None
                 self._live -= 1
-                self._straggle(entry)
             self._head += 1
 
 

@@ -250,17 +250,18 @@ class GroupServing:
             cursor.next = first
 
     def requeued(self, delivery: Delivery) -> None:
-        """Note that `delivery` is given back; its consumer may not be in a group."""
+        """Note that `delivery` is given back; its consumer may not be in a group. An error changes nothing."""
         cursor = self._answering(delivery)
         if cursor is None or cursor.member is None:
             return
         member = cursor.member
+        following: i64 = min(cursor.next, delivery.sequence_number)
+        if cursor.chunk is not None and not cursor.chunk.has(following):
+            cursor.leave_chunk()
         if not member.again:
             member.resume = cursor.next
         heappush(member.again, int(delivery.sequence_number))
-        cursor.next = member.again[0]
-        if cursor.chunk is not None and not cursor.chunk.has(cursor.next):
-            cursor.leave_chunk()
+        cursor.next = following
 
     def answered(self, delivery: Delivery) -> None:
         """Note that `delivery` is acknowledged or rejected; its consumer may not be in a group."""

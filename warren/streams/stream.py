@@ -250,9 +250,9 @@ class Stream(OffsetQueue):
 
     def requeue(self, delivery: Delivery, *, failed: bool = True, delay_ms: int = -1) -> None:
         """Forget a delivery; the message is where it was, and a consumer of a group gets it again."""
-        super().requeue(delivery, failed=failed, delay_ms=delay_ms)
         if self.groups is not None:
-            self.groups.requeued(delivery)
+            self.groups.requeued(delivery)  # first: if that fails the delivery is unanswered again
+        super().requeue(delivery, failed=failed, delay_ms=delay_ms)
 
     def reject(self, delivery: Delivery) -> None:
         """Forget a delivery; the message is where it was."""

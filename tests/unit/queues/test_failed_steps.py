@@ -22,8 +22,9 @@ from warren.queues import queue as queue_module
 from warren.queues.backlog import Backlog
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import ClaimQueue, claims_arguments
-from warren.queues.delivery import DeliveryLedger
+from warren.queues.delivery import DeliveryLedger, give_back
 from warren.queues.held_lanes import HeldLanes
+from warren.queues.least_key import LeastKey
 from warren.queues.length_limit import LengthLimit
 from warren.queues.long_work import REST_MS
 from warren.queues.message_run import MessageRun
@@ -31,7 +32,8 @@ from warren.queues.middle_reader import MiddleReader
 from warren.queues.returned_messages import ReturnedMessages
 from warren.queues.selection import Selection
 from warren.queues.shared_keys import SharedKeys
-from warren.queues.unacked import UnackedDeliveries
+from warren.queues.unacked import SPARSE_MIN, UnackedDeliveries
+from warren.streams import group_serving
 from warren.vhosts.dead_lettering import _Waiting
 
 pytestmark = pytest.mark.skipif(queue_module.__file__.endswith(".so"), reason="a compiled method cannot be replaced")
@@ -454,6 +456,51 @@ def test_a_consumer_of_a_stream_is_ended_before_it_misses_a_message(
     consumer.call(1, m.BasicQos(0, 10, False))
     consumer.send(1, basic_consume("q", "c", arguments=arguments))
     assert delivered(consumer) == [b"1", b"2"]
+    harness.check()
+
+
+@pytest.mark.parametrize("failures", [1, 100])
+def test_old_deliveries_stay_in_one_place_when_memory_does_not_suffice_to_move_them(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """With a few left among many answered ones they move. The delivery that is answered meanwhile is settled."""
+    harness, client = declared({})
+    holder = harness.channel()
+    holder.consume("q")
+    client.feed(publish_frames("", "q", b"m") * (SPARSE_MIN + 100))
+    left = fail_once(monkeypatch, LeastKey, "came")
+    left[0] = failures
+    kept = range(10, 500, 10)
+    acks = [tag for tag in range(2, SPARSE_MIN + 1) if tag not in kept]
+    holder.connection.feed(b"".join(method_frame(1, m.BasicAck(tag, False)) for tag in acks))
+    ledger = holder.connection.channels[1].ledger
+    assert left == [0]
+    waiting = [1, *kept, *range(SPARSE_MIN + 1, SPARSE_MIN + 101)]
+    assert [each.tag for each in ledger.unanswered() if each is not None] == waiting
+    assert (ledger.unacked_count, harness.queue("q").unacked_count) == (len(waiting), len(waiting))
+    harness.check()
+    holder.send(1, m.BasicAck(0, True))
+    assert harness.queue("q").unacked_count == 0
+
+
+def test_a_consumer_of_a_group_gets_a_message_that_could_not_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness, client = declared({"x-queue-type": "stream"})
+    publish(client, 1, 2)
+    harness.broker.log.close_if_due(lingered=True)
+    harness.settle()
+    client.call(1, m.BasicQos(0, 10, False))
+    client.send(1, basic_consume("q", "c", arguments={"x-stream-offset": "first", "x-group": "g"}))
+    assert delivered(client) == [b"1", b"2"]
+    queue = harness.queue("q")
+    ledger = client.connection.channels[1].ledger
+    delivery = ledger.maybe_take(1)
+    assert delivery is not None
+    fail_once(monkeypatch, group_serving, "heappush")
+    with pytest.raises(MemoryError):
+        give_back(ledger, delivery, requeue=True)
+    assert (queue.unacked_count, ledger.is_outstanding(1)) == (2, True)
+    client.send(1, m.BasicNack(1, False, True))
+    assert delivered(client) == [b"1"]
     harness.check()
 
 

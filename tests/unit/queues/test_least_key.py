@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 
 import pytest
 
+from warren.queues import least_key
 from warren.queues.least_key import SWEEP_MIN, SWEPT_AT_ONCE, LeastKey
 
 
@@ -76,3 +78,30 @@ def test_a_key_that_comes_and_goes_again_and_again_takes_no_more_room() -> None:
         least.came(5)
         assert len(least) <= 3 * SWEEP_MIN
     assert least.get() == 0
+
+
+@pytest.mark.skipif(least_key.__file__.endswith(".so"), reason="a compiled function cannot be replaced")
+@pytest.mark.parametrize("failures", [1, 2, 100])
+def test_no_key_is_lost_when_memory_does_not_suffice_for_a_sweep(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    keys: dict[int, object] = dict.fromkeys(range(4 * SWEEP_MIN))
+    least = LeastKey(keys)
+    for key in keys:
+        least.came(key)
+    left = [failures]
+
+    def heappush(heap: list[int], key: int) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise MemoryError
+        heapq.heappush(heap, key)
+
+    monkeypatch.setattr(least_key, "heappush", heappush)
+    for key in range(1, 4 * SWEEP_MIN - 20):  # but for the least: no key that is gone is at the top
+        del keys[key]
+        least.went()
+    while keys:
+        assert least.get() == min(keys)
+        del keys[least.get()]
+    assert left == [0]
