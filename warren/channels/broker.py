@@ -334,7 +334,10 @@ class Broker:
         inbound = self.shared.inbound
         for channel in inbound.tick(now_s):
             assert isinstance(channel, Session)
-            close_stalled(channel, inbound.timeout_s)
+            try:
+                close_stalled(channel, inbound.timeout_s)
+            except Exception as error:
+                channel.peer.outbox.failed(error)  # ends it
         self._shortages.tick(now_s)
         self.audit_trail.tick()
         self.access.routes.tick()
@@ -534,6 +537,7 @@ class Broker:
         if short == self.flow.has_alarm(resource):
             return
         self.flow.note_alarm(resource, short)
+        self.flow.check()  # first: publishers stop even if a peer cannot be told
         if short:
             if resource in {"memory", "disk"}:
                 self.growth.alarm_set(resource)
@@ -547,13 +551,15 @@ class Broker:
         self.events.alarm(resource, short)
         if short:
             for peer in self.connections.values():
-                alarm_set(peer)
                 if resource == "memory":
                     for channel in peer.channels.values():
                         channel.ledger.hold_back()
+                try:
+                    alarm_set(peer)
+                except Exception as error:
+                    peer.outbox.failed(error)  # ends it
         elif resource == "memory":
             self.shared.owed.end()
-        self.flow.check()
 
     def has_alarm(self, resource: str) -> bool:
         """Tell whether `resource` is short."""

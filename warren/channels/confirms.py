@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64, mypyc_attr
 
 from warren.amqp.outbox import Outbox
-from warren.msgstore.log.batch import BatchWaiter
+from warren.msgstore.log.batch import BatchWaiter, tell_all
 from warren.msgstore.log.message import Message
 from warren.queues.outcome import REFUSED
 from warren.vhosts.metadata_journal import MetadataJournal
@@ -61,8 +61,7 @@ class PendingConfirms:
         undeclared = self.undeclared
         if undeclared:
             self.undeclared = {}
-            for confirms in undeclared:
-                confirms.batch_done(self.log.done_batch)
+            tell_all(list(undeclared), self.log.done_batch)
 
     def hold(self, *, held: bool) -> None:
         """Stop confirms, or confirm again, including those that were due meanwhile."""
@@ -70,8 +69,7 @@ class PendingConfirms:
         if not held:
             waiting = self.held
             self.held = []
-            for confirms in waiting:
-                confirms.batch_done(self.log.done_batch)
+            tell_all(list(waiting), self.log.done_batch)
 
 
 @mypyc_attr(acyclic=True)

@@ -29,13 +29,19 @@ def note_closed(peer: Peer) -> None:
 
 
 def force_close(peer: Peer, reason: str, *, noted: bool = True) -> None:
-    """Close from our side with 320, or drop a connection that is not open. `noted`: with a notice of its own."""
-    if peer.state == RUNNING:
-        if noted and not peer.origin.is_direct:
-            peer.broker.note("info", "connection.forced", {**about_peer(peer), "reason": reason})
-        close_at_once(peer, CONNECTION_FORCED, reason)
-    elif peer.state not in (CLOSING, ENDED):
-        peer.end()
+    """Close from our side with 320, or drop a connection that is not open. `noted`: with a notice of its own.
+
+    One that cannot be closed, by a defect of ours, is ended at the end of the turn: others may have to be closed, too.
+    """
+    try:
+        if peer.state == RUNNING:
+            if noted and not peer.origin.is_direct:
+                peer.broker.note("info", "connection.forced", {**about_peer(peer), "reason": reason})
+            close_at_once(peer, CONNECTION_FORCED, reason)
+        elif peer.state not in (CLOSING, ENDED):
+            peer.end()
+    except Exception as error:
+        peer.outbox.failed(error)
 
 
 def close_at_once(peer: Peer, reply_code: int, explanation: str) -> None:

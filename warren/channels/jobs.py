@@ -373,11 +373,7 @@ class ForcedClose(Job):
             if steps.left <= 0:
                 return False
             steps.left -= CLOSE_STEPS
-            peer = self._connections.pop()
-            try:
-                force_close(peer, self._reason)
-            except Exception as error:
-                peer.outbox.failed(error)  # ends it
+            force_close(self._connections.pop(), self._reason)
         return True
 
 

@@ -279,9 +279,12 @@ class Peer:
         self.broker.rounds.hurry(self.key)
 
     def resume_inbound(self) -> None:
-        """End the inbound pause."""
+        """End the inbound pause. Its peer is ended if it cannot be told: others wait for the same moment."""
         if self.broker.flow.alarm_reason == "":
-            tell_unblocked(self)
+            try:
+                tell_unblocked(self)
+            except Exception as error:
+                self.outbox.failed(error)
         self.resume(PAUSED_INBOUND)
 
     # --- time -------------------------------------------------------------------------------------------------------

@@ -85,5 +85,10 @@ class ShutGates:
         if not self._connections:
             return
         for peer in list(self._connections):
-            if peer.open_gate():
+            try:
+                is_open = peer.open_gate()
+            except Exception as error:
+                peer.outbox.failed(error)  # ends it: a reply may be written in part
+                is_open = True
+            if is_open:
                 self._connections.discard(peer)

@@ -45,9 +45,7 @@ class Rounds:
         """Check the time of the connections whose turn it is."""
         for key in list(self._hurried):
             peer = connections.get(key)
-            if peer is not None:
-                peer.tick(now_s)
-            if peer is None or peer.is_patient():
+            if peer is None or self._look(peer, now_s):
                 self._hurried.pop(key, None)
         passed_s = now_s - self._ticked_s
         self._ticked_s = now_s
@@ -60,7 +58,13 @@ class Rounds:
             turns -= 1
             key = self._left.pop()
             peer = connections.get(key)
-            if peer is not None:
-                peer.tick(now_s)
-                if not peer.is_patient():
-                    self._hurried[key] = None
+            if peer is not None and not self._look(peer, now_s):
+                self._hurried[key] = None
+
+    def _look(self, peer: Peer, now_s: float) -> bool:
+        """Have `peer` look at the time; tell whether it is patient. One that meets a defect of ours is ended."""
+        try:
+            peer.tick(now_s)
+        except Exception as error:
+            peer.outbox.failed(error)
+        return peer.is_patient()

@@ -59,7 +59,10 @@ class OwedMemory:
         waiting = self._waiting
         self._waiting = {}
         for ledger in waiting:
-            ledger.owe_more()
+            try:
+                ledger.owe_more()
+            except Exception as error:
+                ledger.outbox.failed(error)  # ends its peer
 
     def may_owe_more(self, ledger: DeliveryLedger) -> bool:
         """Let a channel owe more answers than it may so far, if there is room."""

@@ -7,21 +7,31 @@ from typing import Any
 
 import pytest
 from engine_harness import Client, Harness, basic_consume, bodies, publish_frames
+from peer_frames import content_header
 
 from warren.amqp import methods as m
-from warren.amqp.codec import method_frame
+from warren.amqp.codec import frame, method_frame
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import encode_table
 from warren.channels import broker as broker_module
-from warren.channels import jobs
-from warren.channels.back_pressure import unblock
+from warren.channels import ending, jobs
+from warren.channels import peer as peer_module
+from warren.channels.back_pressure import tell_unblocked, unblock
 from warren.channels.broker import Broker
+from warren.channels.connection import Connection
+from warren.channels.connection_states import ENDED
 from warren.channels.ending import close_broken
 from warren.channels.overdue import end_overdue
+from warren.channels.reply_gate import ReplyGate
+from warren.channels.shared import PAUSED_INBOUND
+from warren.channels.shortage_notes import close_stalled
 from warren.exchanges.binding import Binding
+from warren.msgstore.log.queue_index import IndexOwner
 from warren.msgstore.log.reclamation import Reclamation
+from warren.queues.backlog import Backlog
 from warren.queues.base_queue import BaseQueue
 from warren.queues.consumer import Consumer
+from warren.queues.delivery import DeliveryLedger
 from warren.queues.long_work import REST_MS
 from warren.queues.queue import Queue
 from warren.queues.timers import FAILED_MS
@@ -435,6 +445,189 @@ def test_removed_messages_are_taken_apart_after_a_pause(monkeypatch: pytest.Monk
     rest(harness)
     assert len(calls) == 3
     assert harness.broker.log.reclamation.is_empty()
+
+
+# --- peers that are told one after the other --------------------------------------------------------------------------
+
+
+def end_failed(harness: Harness, client: Client) -> None:
+    """End the peer for which something could not be done, as the reactor does."""
+    with pytest.raises(MemoryError):
+        harness.settle()
+    close_broken(client.connection)
+    harness.settle()
+
+
+@interpreted
+def test_peers_continue_after_a_shortage_and_one_that_cannot_be_told_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(inbound_max_bytes=1_000_000)
+    clients = [harness.channel() for _ in range(5)]
+    clients[0].declare("q")
+    begun = method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False))
+    for client in clients:
+        client.feed(begun + frame(2, 1, content_header({}, 600_000)) + frame(3, 1, bytes(100_000)) * 4)
+    inbound = harness.broker.shared.inbound
+    waiting = [client for client in clients if client.connection in inbound.waiting]
+    assert len(waiting) > 1
+    monkeypatch.setattr(peer_module, "tell_unblocked", failing(tell_unblocked, Scarce()))
+    inbound._end_shortage()
+    assert not any(client.connection.paused & PAUSED_INBOUND for client in waiting)
+    end_failed(harness, waiting[0])
+    monkeypatch.undo()
+    assert not waiting[1].ended
+
+
+@interpreted
+def test_replies_are_sent_after_a_commit_and_a_peer_to_which_one_cannot_be_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was a failure of the store, and the broker ended."""
+    harness = Harness()
+    clients = [harness.channel() for _ in range(3)]
+    harness.hold_commits = True
+    for at, client in enumerate(clients):
+        client.feed(method_frame(1, m.QueueDeclare(0, f"q{at}", False, True, False, False, False, EMPTY)))
+        client.nothing()
+    harness.broker.journal.committed_ticket = 1000
+    harness.broker.log.done_batch = 1000
+    monkeypatch.setattr(ReplyGate, "open", failing(ReplyGate.open, Scarce()))
+    harness.broker.shut_gates.open()
+    failed = [client for client in clients if client.connection.outbox.failure is not None]
+    assert len(failed) == 1
+    with pytest.raises(MemoryError):
+        harness._flush()
+    for client in clients:
+        if client not in failed:
+            client.expect(m.QueueDeclareOk)
+
+
+@interpreted
+def test_peers_look_at_the_time_and_one_that_always_fails_in_that_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was the first in each tick, and no other one was looked at: no heartbeats, no limits."""
+    harness = Harness()
+    clients = [harness.raw_client() for _ in range(3)]  # in a hurry
+    only_first = lambda peer, *_: peer is clients[0].connection  # noqa: E731
+    monkeypatch.setattr(Connection, "tick", failing(Connection.tick, Scarce(1000), only_first))
+    harness.broker.tick(harness.now_s + 60)
+    assert [client.connection.state for client in clients[1:]] == [ENDED, ENDED]
+    end_failed(harness, clients[0])
+
+
+@interpreted
+def test_channels_that_send_no_more_are_closed_and_a_peer_that_cannot_be_told_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness(content_timeout_s=10.0)
+    clients = [harness.channel() for _ in range(3)]
+    begun = method_frame(1, m.BasicPublish(0, "", "q", mandatory=False, immediate=False))
+    for client in clients:
+        client.feed(begun + frame(2, 1, content_header({}, 9)) + frame(3, 1, b"1"))
+    only_first = lambda channel, *_: channel.peer is clients[0].connection  # noqa: E731
+    monkeypatch.setattr(broker_module, "close_stalled", failing(close_stalled, Scarce(1000), only_first))
+    now_s = harness.now_s
+    for _ in range(4):
+        now_s += 5
+        harness.broker.tick(now_s)
+    assert not any(client.connection.inbound_bytes for client in clients[1:])
+    end_failed(harness, clients[0])
+
+
+@interpreted
+def test_an_alarm_stops_publishers_although_a_peer_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    clients = [harness.channel() for _ in range(3)]
+    told: list[object] = []
+    only_first = lambda peer, *_: peer is clients[0].connection  # noqa: E731
+    told_each = lambda peer: told.append(peer)  # noqa: E731
+    monkeypatch.setattr(broker_module, "alarm_set", failing(told_each, Scarce(), only_first))
+    harness.broker.set_alarm("memory", True)
+    assert harness.broker.shared.stopped
+    assert told == [client.connection for client in clients[1:]]
+    end_failed(harness, clients[0])
+
+
+@interpreted
+def test_an_alarm_stops_publishers_although_it_cannot_be_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    monkeypatch.setattr(Broker, "note", failing(Broker.note, Scarce()))
+    with pytest.raises(MemoryError):
+        harness.broker.set_alarm("memory", True)
+    assert harness.broker.shared.stopped
+
+
+@interpreted
+def test_a_shutdown_closes_all_connections_although_one_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    clients = [harness.channel() for _ in range(3)]
+    monkeypatch.setattr(ending, "close_at_once", failing(ending.close_at_once, Scarce()))
+    harness.broker.shut_down("a test")
+    end_failed(harness, clients[0])
+    for client in clients:
+        client.pick(m.ConnectionClose)
+
+
+@interpreted
+def test_channels_may_owe_more_after_an_alarm_and_one_that_cannot_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    clients = [harness.channel() for _ in range(3)]
+    ledgers = [client.connection.channels[1].ledger for client in clients]
+    harness.broker.set_alarm("memory", True)
+    owed = harness.broker.shared.owed
+    owed._waiting = dict.fromkeys(ledgers)
+    monkeypatch.setattr(DeliveryLedger, "owe_more", failing(DeliveryLedger.owe_more, Scarce()))
+    harness.broker.set_alarm("memory", False)
+    assert [ledger.unacked_max == ledger.unacked_limit for ledger in ledgers] == [False, True, True]
+    end_failed(harness, clients[0])
+
+
+# --- the batches of the log -------------------------------------------------------------------------------------------
+
+
+@interpreted
+def test_a_batch_is_written_and_confirmed_although_a_queue_could_not_be_told_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was not noted as under way: its confirms were lost, and its commit was a failure of the store."""
+    harness = Harness()
+    client = harness.channel()
+    for name in ("one", "two"):
+        client.declare(name, durable=True)
+        client.bind(name, "amq.fanout")
+    client.call(1, m.ConfirmSelect(False))
+    told: list[Backlog] = []
+
+    def batch_closed(backlog: Backlog) -> None:
+        told.append(backlog)
+        real(backlog)
+
+    real = Backlog.batch_closed
+    monkeypatch.setattr(Backlog, "batch_closed", failing(batch_closed, Scarce()))
+    client.connection.feed(publish_frames("amq.fanout", "", b"m", properties={"delivery_mode": 2}))
+    settle_with_defect(harness)
+    assert len(told) == 1
+    client.expect(m.BasicAck)
+
+
+@interpreted
+def test_reads_that_wait_for_a_batch_continue_although_one_meets_a_defect() -> None:
+    class Owner(IndexOwner):
+        def __init__(self, scarce: Scarce) -> None:
+            self.scarce = scarce
+            self.told = 0
+
+        def batch_closed(self) -> None:
+            self.scarce.take()
+            self.told += 1
+
+    harness = Harness()
+    log = harness.broker.log
+    owners = [Owner(Scarce(left)) for left in (0, 1, 0)]
+    for owner in owners:
+        log.call_when_written(owner)
+    client = harness.channel()
+    client.connection.feed(method_frame(1, m.QueueDeclare(0, "q", False, True, False, False, False, EMPTY)))
+    settle_with_defect(harness)
+    assert [owner.told for owner in owners] == [1, 0, 1]
 
 
 # --- what waits for the end of a turn ---------------------------------------------------------------------------------

@@ -347,15 +347,20 @@ class Batch:
                     self._touched.append(index)
                     self._log.batch.name(index)
 
-    def close(self) -> None:
-        """Release the rows, and notify the queues."""
+    def close(self) -> Exception | None:
+        """Release the rows, and notify the queues; return an error of one, after the others have been notified."""
         for message in self.messages:
             message.row = -1
         self.messages.clear()
+        failure: Exception | None = None
         for index in self._touched:
             index.batch_closed()
             if index.owner is not None:
-                index.owner.batch_closed()
+                try:
+                    index.owner.batch_closed()
+                except Exception as error:
+                    failure = error
+        return failure
 
     def _write_pages(self, writer: RecordWriter) -> None:
         if not self._wanted_pages:

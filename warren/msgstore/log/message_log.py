@@ -328,7 +328,9 @@ class MessageLog:
         ahead.segment.capacity = self._capacity_for(FRAME_HEADER_BYTES + ahead.writer.payload_bytes)
         self.batch = batch.further()
         batch.enter(ahead.lsn + FRAME_HEADER_BYTES)
-        batch.close()
+        failure = batch.close()
+        if failure is not None:
+            raise failure
 
     def entered_lsn(self) -> i64:
         """Return an LSN up to which the log is durable when everything is that has been entered so far."""
@@ -354,7 +356,7 @@ class MessageLog:
             self.commit_jobs.append(job)
         if batch.bodies is not None:
             self.ahead_file.drop(batch.bodies)  # if its frame has not taken the file
-        batch.close()
+        failure = batch.close()
         self._flying_waiters = batch.waiters
         self.removals.batch_closed()
         self.checkpoints.batch_closed()
@@ -362,6 +364,8 @@ class MessageLog:
             self._done(batch.number)
         else:
             self.in_flight = job
+        if failure is not None:
+            raise failure  # not before: the batch is on its way, and others wait for it
 
     def _new_writer(self) -> RecordWriter:
         return RecordWriter(self.checksum, self.frame_bytes, self._record_buffers)
@@ -490,14 +494,21 @@ class MessageLog:
         self.done_batch = batch
         waiters = self._flying_waiters
         self._flying_waiters = []
+        failure: Exception | None = None
         try:
             tell_all(waiters, batch)
-        finally:
-            if self._waiting_reads:
-                owners = self._waiting_reads
-                self._waiting_reads = []
-                for owner in owners:
+        except Exception as error:
+            failure = error
+        if self._waiting_reads:
+            owners = self._waiting_reads
+            self._waiting_reads = []
+            for owner in owners:
+                try:
                     owner.batch_closed()
+                except Exception as error:
+                    failure = error
+        if failure is not None:
+            raise failure
 
     def call_when_written(self, owner: IndexOwner) -> None:
         """Wake `owner` after the commit that is under way: the records for its read are not written yet."""

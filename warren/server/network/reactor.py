@@ -309,11 +309,15 @@ class Reactor:
                     return
                 countdown = CLOCK_EVERY_SENDS
             countdown -= 1
-            if outbox.failure is not None:
-                self._end_failed(outbox)
-            transport = self._by_key.get(outbox.key)
-            if transport is not None:
-                self._flush(transport)
+            try:
+                if outbox.failure is not None:
+                    self._end_failed(outbox)
+                transport = self._by_key.get(outbox.key)
+                if transport is not None:
+                    self._flush(transport)
+            except BaseException:
+                self._unsent = outboxes[sent + 1 :]
+                raise
 
     def _end_failed(self, outbox: Outbox) -> None:
         """End a peer after a defect of ours while something was written for it; the others continue."""

@@ -28,6 +28,7 @@ from warren.mqtt.peer import MqttPeer
 from warren.mqtt.reason_codes import KEEP_ALIVE
 from warren.queues.long_work import TURN_STEPS, Job, Steps
 from warren.server.client_of_node import ClientOfNode
+from warren.server.network import reactor
 from warren.server.network.acceptor import ACCEPT_FAILED_S, ACCEPTS_PER_TURN, HANDSHAKES_DUE_MAX, Listener
 from warren.server.network.reactor import (
     BYTES_PER_UNIT,
@@ -599,3 +600,21 @@ def test_a_peer_for_which_memory_does_not_suffice_is_lost_and_the_next_ones_get_
     second.say(QOS)
     place.turn()
     assert second.taken() == QOS_OK
+
+
+def test_a_peer_that_cannot_even_be_ended_keeps_nothing_from_the_next_ones(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their outboxes were on no list any longer: nothing was sent to them."""
+    first, second, third = place.connect(3)
+    connection = next(iter(place.broker.connections.values()))
+    monkeypatch.setattr(reactor, "close_broken", no_memory)
+    connection.outbox.failed(RuntimeError("a defect"))
+    for peer in (first, second, third):
+        peer.say(QOS)
+    with pytest.raises(MemoryError):
+        place.reactor.turn(place.reactor._selector.poll(0))
+    monkeypatch.undo()
+    place.crashes.clear()
+    place.turn()
+    assert (second.taken(), third.taken()) == (QOS_OK, QOS_OK)
