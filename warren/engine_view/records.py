@@ -17,6 +17,9 @@ class RecordsOfVhost(Protocol):
     def values(self, prefix: str, /) -> list[tuple[str, bytes]]:
         """Return the names that begin with `prefix`, with their values."""
 
+    def has_lost_some(self) -> bool:
+        """Tell whether values are missing since the start: their records are damaged."""
+
     def store(self, name: str, value: bytes, /) -> None:
         """Remember `value` under `name`, in place of an earlier value."""
 

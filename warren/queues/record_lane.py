@@ -38,6 +38,7 @@ class RecordLane(IndexOwner):
         self.next_number: i64 = 0
         self.is_restoring: bool = False
         self.is_closed: bool = False  # its owner is deleted
+        self.lost_count: i64 = 0  # records that were damaged at the start, see (3)
         self._vhost = vhost
         self._name = name
         self._in_batch: dict[int, Message] = {}  # the records in the open batch
@@ -127,7 +128,9 @@ class RecordLane(IndexOwner):
             if index.lsn_of_resident(number) == 0:
                 self.unused([number])  # from the beginning, or forgotten during the read
                 continue
-            if message is not None:
+            if message is None:
+                self.lost_count += 1
+            else:
                 self.found(number, message.body(), message.time_ms)
         self._read_from(next_page)
 

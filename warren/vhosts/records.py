@@ -59,6 +59,10 @@ class VhostRecords(RecordLane):
         """Return the names that begin with `prefix`, with their values."""
         return [(name, record.value) for name, record in self._records.items() if name.startswith(prefix)]
 
+    def has_lost_some(self) -> bool:
+        """Tell whether values are missing since the start: their records are damaged."""
+        return self.lost_count > 0
+
     def store(self, name: str, value: bytes) -> None:
         """Remember `value` under `name`, in place of an earlier value. The caller settles the turn."""
         assert not self.is_restoring

@@ -24,8 +24,11 @@ class Remembered:
         self.stored = StoredLog()
         self.records = VhostRecords(self.stored.log, "/")
 
-    def restart(self, *, checkpoint: bool) -> VhostRecords:
-        """Return what is remembered after everything was written, and read by another process."""
+    def restart(self, *, checkpoint: bool, damaged: bytes = b"") -> VhostRecords:
+        """Return what is remembered after everything was written, and read by another process.
+
+        `damaged`: bytes that the disk returns in another way.
+        """
         self.stored.rest()
         log = self.stored.restarted(self.stored.checkpoint() if checkpoint else None)
         log.written_lsn = log.next_lsn = self.stored.log.next_lsn
@@ -33,18 +36,20 @@ class Remembered:
         for index in log.indexes.values():
             assert index.lane == VHOST_RECORDS
             records.restore(index)
-        _read(self.stored, log, records)
+        _read(self.stored, log, records, damaged)
         records.check_invariants()
         return records
 
 
-def _read(stored: StoredLog, log: MessageLog, records: VhostRecords) -> None:
+def _read(stored: StoredLog, log: MessageLog, records: VhostRecords, damaged: bytes = b"") -> None:
     while records.is_restoring:
         jobs, log.read_jobs = log.read_jobs, []
         assert jobs, "nothing is read, and it waits"
         for job in jobs:
             assert isinstance(job, ReadJob)
             job.data = [stored.disk.read(lsn, length) for lsn, length in job.ranges]
+            if damaged:
+                job.data = [data.replace(damaged, bytes(len(damaged))) for data in job.data]
             job.finished()
 
 
@@ -96,6 +101,16 @@ def test_of_two_records_of_a_name_that_damage_has_left_the_later_one_counts() ->
     assert sorted(found.values("")) == [("a", b"after"), ("b", b"2")]
     assert found.index is not None and found.index.live_count == 2
     assert found._serial == 9, "what is stored from now on is later"
+
+
+def test_a_damaged_record_is_missed() -> None:
+    remembered = Remembered()
+    for name in ("a", "b", "c"):
+        remembered.records.store(name, b"value of " + name.encode())
+    assert not remembered.restart(checkpoint=False).has_lost_some()
+    found = remembered.restart(checkpoint=False, damaged=b"value of b")
+    assert found.has_lost_some()
+    assert found.names() == ["a", "c"]
 
 
 def test_a_name_that_changes_often_takes_one_record() -> None:
