@@ -45,7 +45,7 @@ class _Ranking:
         if self.top is None:
             self.top = group
         elif self._first is None:
-            self._first = LeastKey(self.groups)
+            self._first = LeastKey()
             self._first.came(-self.top.priority)
         if self._first is not None:
             self._first.came(rank)
@@ -56,7 +56,7 @@ class _Ranking:
         self.groups.pop(-group.priority, None)
         first = self._first
         if first is not None:
-            first.went()
+            first.went(-group.priority)
         if self.top is group:
             self.top = self.groups[first.get()] if first is not None and self.groups else None
 

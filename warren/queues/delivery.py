@@ -477,7 +477,8 @@ class DeliveryLedger(UnackedDeliveries):
         """
         if consumer.outstanding == 0:
             return []
-        found = sorted([tag for tag, delivery in self._stragglers.items() if delivery.consumer is consumer])
+        stragglers = self._stragglers
+        found = [tag for tag in self._straggler_tags.in_order() if stragglers[tag].consumer is consumer]
         for entry in self._entries:
             if entry is not None and entry.consumer is consumer:
                 found.append(int(entry.tag))

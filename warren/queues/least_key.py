@@ -1,68 +1,71 @@
-"""Finds the least key of a dictionary whose keys come and go.
+"""Finds the least of keys that come and go.
 
-1. No call but `get` looks at more than a few keys. `get` also removes the least of the keys that are gone.
-2. The heaps have every key of the dictionary, some twice, and others that are gone. When these are the most, the heap
-   is swept: the keys that are left go to a new heap, a few with each call.
+The keys are in order, in blocks of at most `BLOCK_KEYS`. A key that comes or goes moves the later ones of its block, so
+each call costs about the same however many keys there are, and whatever happened before. Keys that mostly ascend fill
+their blocks. A block with a few keys left stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from heapq import heappop, heappush
+from bisect import bisect_left
 from typing import Final
 
-SWEEP_MIN: Final = 256
-SWEPT_AT_ONCE: Final = 4
+BLOCK_KEYS: Final = 512
 
 
 class LeastKey:
-    """Finds the least of `keys`. The caller reports changes with `came` and `went`."""
+    """Finds the least key. The caller reports each change with `came` and `went`. An error changes nothing."""
 
-    def __init__(self, keys: Mapping[int, object]) -> None:
-        self._keys = keys
-        self._heap: list[int] = []
-        self._swept: list[int] = []  # the previous heap
-        self._last_swept: int = -1  # the last key that was moved out of it
-
-    def __len__(self) -> int:
-        return len(self._heap) + len(self._swept)
+    def __init__(self) -> None:
+        self._blocks: list[list[int]] = []  # none of them is empty
 
     def came(self, key: int) -> None:
-        """Note that `key` is in the dictionary."""
-        heappush(self._heap, key)
-        self.went()
+        """Add `key`, unless it is here."""
+        blocks = self._blocks
+        if not blocks or key > blocks[-1][-1]:
+            if blocks and len(blocks[-1]) < BLOCK_KEYS:
+                blocks[-1].append(key)
+            else:
+                blocks.append([key])
+            return
+        at = self._block_of(key)
+        block = blocks[at]
+        if len(block) == BLOCK_KEYS:
+            half = BLOCK_KEYS // 2
+            blocks[at : at + 1] = [block[:half], block[half:]]
+            at = self._block_of(key)
+            block = blocks[at]
+        place = bisect_left(block, key)
+        if block[place] != key:
+            block.insert(place, key)
 
-    def went(self) -> None:
-        """Remove a few keys that are gone. One that is not reported is removed later."""
-        keys = self._keys
-        heap = self._heap
-        swept = self._swept
-        if swept:
-            for _ in range(min(SWEPT_AT_ONCE, len(swept))):
-                key = swept[0]
-                if key in keys and key != self._last_swept:
-                    try:
-                        heappush(heap, key)
-                    except MemoryError:
-                        return  # it is still there
-                    self._last_swept = key
-                heappop(swept)
-        elif heap and heap[0] not in keys:
-            heappop(heap)
-        elif len(heap) > 2 * len(keys) + SWEEP_MIN:
-            self._swept = heap
-            self._heap = []
-            self._last_swept = heap[0] - 1
+    def went(self, key: int) -> None:
+        """Remove `key`, if it is here."""
+        blocks = self._blocks
+        if not blocks or key > blocks[-1][-1]:
+            return
+        at = self._block_of(key)
+        block = blocks[at]
+        place = bisect_left(block, key)
+        if block[place] == key:
+            if len(block) == 1:
+                del blocks[at]
+            else:
+                del block[place]
 
     def get(self) -> int:
         """Return the least key. There must be one."""
-        keys = self._keys
-        heap = self._heap
-        swept = self._swept
-        while swept and swept[0] not in keys:
-            heappop(swept)
-        while heap and heap[0] not in keys:
-            heappop(heap)
-        if swept and (not heap or swept[0] < heap[0]):
-            return swept[0]
-        return heap[0]
+        return self._blocks[0][0]
+
+    def in_order(self) -> list[int]:
+        """Return all keys."""
+        return [key for block in self._blocks for key in block]
+
+    def _block_of(self, key: int) -> int:
+        """Return which block has `key`, or is the one for it; it is not beyond the last one."""
+        blocks = self._blocks
+        return 0 if key <= blocks[0][-1] else bisect_left(blocks, key, key=_last)
+
+
+def _last(block: list[int]) -> int:
+    return block[-1]

@@ -27,7 +27,7 @@ MOVED_AT_ONCE: Final = 512
 
 # Shared by channels without stragglers, as most are: never changed.
 _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
-_NO_TAGS: Final = LeastKey(_NO_STRAGGLERS)
+_NO_TAGS: Final = LeastKey()
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
@@ -120,7 +120,7 @@ class UnackedDeliveries(Waiter):
 
         A shallow snapshot, cheap even for a million, so that the caller can process it in pieces.
         """
-        found: list[Delivery | None] = [self._stragglers[tag] for tag in sorted(self._stragglers)]
+        found: list[Delivery | None] = [self._stragglers[tag] for tag in self._straggler_tags.in_order()]
         found.extend(self._entries[self._head :])
         return found
 
@@ -151,7 +151,7 @@ class UnackedDeliveries(Waiter):
                 if number in stragglers:
                     found.append(number)
         elif stragglers:
-            found = sorted([tag for tag in stragglers if first <= tag <= last])
+            found = [tag for tag in self._straggler_tags.in_order() if first <= tag <= last]
         entries = self._entries
         at: i64 = first - self._first_tag
         if at < self._head:
@@ -182,7 +182,7 @@ class UnackedDeliveries(Waiter):
         elif self._stragglers:
             straggler = self._stragglers.pop(int(tag), None)
             if straggler is not None:
-                self._straggler_tags.went()
+                self._straggler_tags.went(int(tag))
                 self.unacked_count -= 1
                 return straggler
         return None
@@ -197,6 +197,7 @@ class UnackedDeliveries(Waiter):
             if up_to != 0 and straggler > up_to:
                 return None
             self.unacked_count -= 1
+            self._straggler_tags.went(straggler)
             return self._stragglers.pop(straggler)
         entries = self._entries
         end: i64 = len(entries)
@@ -234,7 +235,7 @@ class UnackedDeliveries(Waiter):
     def _straggle(self, delivery: Delivery) -> None:
         if self._stragglers is _NO_STRAGGLERS:
             self._stragglers = {}
-            self._straggler_tags = LeastKey(self._stragglers)
+            self._straggler_tags = LeastKey()
         tag = int(delivery.tag)
         self._stragglers[tag] = delivery
         try:
