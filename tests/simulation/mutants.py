@@ -289,14 +289,9 @@ MUTANTS: Final = (
         "replaced-without-ack",
         "a segment counts references that nobody has, or the broker does not start",
         (
-            RETRY,
-            lines("index.log.batch.settle(index, delivery.message, place & NUMBER_MASK)"),
-            lines(
-                "if delivery.message.row >= 0:",
-                "    index.log.batch.settle(index, delivery.message, place & NUMBER_MASK)",
-                "else:",
-                "    index.forget(place & NUMBER_MASK)",
-            ),
+            BATCH,
+            lines("    index.note_ack(number)", "    index.forget(number)"),
+            lines("    index.forget(number)"),
         ),
     ),
     mutant(
@@ -304,13 +299,8 @@ MUTANTS: Final = (
         "after a crash a message that came back is nowhere",
         (
             RETRY,
-            lines(
-                "if message.persistent and queue.stores:",
-                "    queue.ready.store(message, place)",
-                "delivery.message = message",
-                indent=4,
-            ),
-            lines("delivery.message = message", indent=4),
+            "index.log.batch.replace(index, delivery.message, message, place & NUMBER_MASK)",
+            "index.log.batch.settle(index, delivery.message, place & NUMBER_MASK)",
         ),
     ),
     mutant(

@@ -45,7 +45,10 @@ class RecordLane(IndexOwner):
         self._restore_end: i64 = 0
 
     def put(self, number: i64, body: bytes, time_ms: i64) -> None:
-        """Store a record under a free number, unless the lane is closed."""
+        """Store a record under a number, in place of an earlier one, unless the lane is closed.
+
+        If this fails, for lack of memory, the earlier one is still there.
+        """
         if self.is_closed:
             return
         index = self.index
@@ -56,8 +59,16 @@ class RecordLane(IndexOwner):
             self.index = index
         message = build_message(_NOWHERE, _NO_PROPERTIES, body, 0, True)
         message.time_ms = time_ms
+        former = self._in_batch.get(int(number), _STORED)
         self._in_batch[int(number)] = message
-        log.batch.add(index, message, number)
+        try:
+            log.batch.replace(index, former, message, number)
+        except BaseException:
+            if former is _STORED:
+                del self._in_batch[int(number)]
+            else:
+                self._in_batch[int(number)] = former
+            raise
 
     def drop(self, number: i64) -> None:
         """Forget a record; a negative number stands for one that was not stored."""

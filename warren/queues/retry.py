@@ -190,13 +190,19 @@ class Retries:
 
 
 def store_again(queue: Queue, delivery: Delivery, message: Message) -> None:
-    """Replace the message of a delivery by `message`, which has the same body, in the log and in memory."""
+    """Replace the message of a delivery by `message`, which has the same body, in the log and in memory.
+
+    If this fails, for lack of memory, the delivery has its old message, there and here.
+    """
     place: i64 = delivery.sequence_number
     index = queue.ready.index_of(place >> LANE_SHIFT)
-    if index is not None:
-        index.log.batch.settle(index, delivery.message, place & NUMBER_MASK)
-    if message.persistent and queue.stores:
+    if not (message.persistent and queue.stores):
+        if index is not None:
+            index.log.batch.settle(index, delivery.message, place & NUMBER_MASK)
+    elif index is None:
         queue.ready.store(message, place)
+    else:
+        index.log.batch.replace(index, delivery.message, message, place & NUMBER_MASK)
     delivery.message = message
 
 

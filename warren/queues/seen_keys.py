@@ -440,16 +440,16 @@ class ProducerLane(RecordLane):
         if stored:
             number: i64 = producer.number
             if number >= 0:
-                self.drop(number)
+                pass  # its record is replaced
             elif self._free:
                 number = self._free.pop()
             else:
                 number = self.next_number
                 self.next_number = number + 1
-            producer.number = number
             self._serial += 1
             words = int(sequence).to_bytes(8, "big", signed=True) + int(self._serial).to_bytes(8, "big")
             self.put(number, words + name, 0)
+            producer.number = number  # not before: that may fail
 
     def _give_up(self, producer: Producer) -> None:
         if producer.number >= 0:

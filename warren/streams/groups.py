@@ -186,7 +186,7 @@ class StreamGroups(RecordLane):
             return
         number: i64 = group.number
         if number >= 0:
-            self.drop(number)
+            pass  # its record is replaced
         elif self._free:
             number = self._free.pop()
         else:
@@ -194,10 +194,10 @@ class StreamGroups(RecordLane):
             self.next_number = number + 1
         self._serial += 1
         words = int(group.committed).to_bytes(8, "big") + int(self._serial).to_bytes(8, "big")
-        group.number = number
+        self.put(number, words + group.name.encode(), self.log.now_ms)
+        group.number = number  # not before: that may fail
         group.stored = group.committed
         group.committed_ms = self.log.now_ms
-        self.put(number, words + group.name.encode(), self.log.now_ms)
 
     def forget(self, group: Group) -> None:
         """Forget a group, which has no consumers."""

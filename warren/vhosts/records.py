@@ -70,22 +70,23 @@ class VhostRecords(RecordLane):
             return
         self._serial += 1
         record = self._records.get(name)
-        number: i64 = 0
+        number: i64
         if record is not None:
             number = record.number
-            self.drop(number)
-            record.value = value
-            record.serial = self._serial
+        elif self._free:
+            number = self._free.pop()
         else:
-            if self._free:
-                number = self._free.pop()
-            else:
-                number = self.next_number
-                self.next_number = number + 1
-            self._records[name] = VhostRecord(number, self._serial, value)
+            number = self.next_number
+            self.next_number = number + 1
         raw_name = name.encode()
         head = int(self._serial).to_bytes(8, "big") + len(raw_name).to_bytes(2, "big")
         self.put(number, head + raw_name + value, 0)
+        # Not before: that may fail.
+        if record is None:
+            self._records[name] = VhostRecord(number, self._serial, value)
+        else:
+            record.value = value
+            record.serial = self._serial
 
     def forget(self, name: str) -> bool:
         """Forget the value under `name`; False when there is nothing. The caller settles the turn."""

@@ -17,13 +17,16 @@
 
 A page is written as it is at the time of the portion: without the entries that the portion settles, so its acks come
 before; and not yet with the entries that it stores and copies, so those come after it.
+
+5. If `add` or `replace` fails, for lack of memory, it has changed nothing: rows are complete, and a message that was to
+   be replaced still has its place.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from librt.vecs import append, vec
+from librt.vecs import append, pop, vec
 from mypy_extensions import i64
 
 from warren.msgstore.log.index_damage import IndexDamage
@@ -144,37 +147,75 @@ class Batch:
     # --- adding rows ------------------------------------------------------------------------------------------------
 
     def add(self, index: QueueIndex, message: Message, number: i64) -> None:
-        """Give `message`, the `number`-th of its queue, a row."""
+        """Give `message`, the `number`-th of its queue, a row. If this fails, for lack of memory, it has none."""
+        # First: a row is not written without them.
+        if not index.touched:
+            self._touch(index)
+        if not self.is_begun:
+            self._begin()
+        row: i64 = len(self.messages)
+        try:
+            self.messages.append(message)
+            self._indexes.append(index)
+            self._numbers = append(self._numbers, number)
+            if self._row_of is not None:
+                self._row_of[(int(index.queue_id), int(number))] = int(row)
+        except BaseException:
+            self._cut(row)
+            raise
         if message.row < 0:
-            message.row = len(self.messages)
+            message.row = row
             added: i64 = written_bytes(message)
             self.row_bytes += added
             if message.body_bytes >= LARGE_BODY_BYTES:
                 self.large_bytes += added
         else:
             self.further_rows += 1
-        self.messages.append(message)
-        self._indexes.append(index)
-        self._numbers = append(self._numbers, number)
-        if self._row_of is not None:
-            self._row_of[(int(index.queue_id), int(number))] = len(self.messages) - 1
-        if not index.touched:
-            self._touch(index)
-        if not self.is_begun:
-            self._begin()
+
+    def _cut(self, row: i64) -> None:
+        """Remove the row that was begun."""
+        del self.messages[row:]
+        del self._indexes[row:]
+        if len(self._numbers) > row:
+            self._numbers, _ = pop(self._numbers)
+        self._row_of = None
 
     def _touch(self, index: QueueIndex) -> None:
-        index.touched = True
-        self._touched.append(index)
         self.name(index)
+        self._touched.append(index)
+        index.touched = True  # not before: it would never be told
 
     def name(self, index: QueueIndex) -> None:
         """Write the queue of the index into the frame, unless the log has it."""
         if not index.named:
-            index.named = True
             if self._naming is _NO_QUEUES:
                 self._naming = []
             self._naming.append(index)
+            index.named = True  # not before: its messages would be nobody's after a restart
+
+    def replace(self, index: QueueIndex, old: Message, message: Message, number: i64) -> None:
+        """Give `message` the place of `old`, the `number`-th of its queue. If this fails, `old` still has it.
+
+        The new row counts when `old` is settled. No step between the two needs memory.
+        """
+        place = (int(index.queue_id), int(number))
+        former = -1 if self._row_of is None else self._row_of.get(place, -1)
+        self.add(index, message, number)
+        row: i64 = len(self.messages) - 1
+        self._indexes[row] = None
+        if self._row_of is not None:
+            self._row_of[place] = former
+        if index.lsn_of_resident(number) != 0:
+            index.note_ack(number)
+            index.forget(number)
+        elif old.row >= 0:
+            self.cancel(index, old, number)
+        self._indexes[row] = index
+        try:
+            if self._row_of is not None:
+                self._row_of[place] = int(row)
+        except MemoryError:
+            self._row_of = None  # it is made again when it is needed
 
     def cancel(self, index: QueueIndex, message: Message, number: i64) -> None:
         """Cancel the row of `message`, the `number`-th of its queue, if it has one: it was settled before its batch."""

@@ -518,13 +518,13 @@ class QueueIndex:
 
     def note_acks(self, first: i64, end: i64) -> None:
         """Record in the next frame that the numbers from `first` up to `end` are gone."""
+        if not self._acking:
+            self.log.batch.acking.append(self)
+            self._acking = True  # not before: they would not be written
         if self._ack_end > self._ack_first:
             self._ack_ranges.append((int(self._ack_first), int(self._ack_end)))
         self._ack_first = first
         self._ack_end = end
-        if not self._acking:
-            self._acking = True
-            self.log.batch.acking.append(self)
 
     def ack_range_count(self) -> i64:
         """Return the number of ranges that the next frame acknowledges, joined or not."""
