@@ -24,10 +24,11 @@ All of it blocks, and may be called in several threads.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
 from warren.msgstore.files.quarantine import QUARANTINE
@@ -39,7 +40,8 @@ from warren.msgstore.log.checksum import checksum_function
 from warren.msgstore.log.columns import CHUNK_HEAD_BYTES, ChunkHead, is_whole, maybe_head
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES, STORE_TAG_BYTES, Checksum
 from warren.msgstore.log.replay import maybe_frame, next_head
-from warren.replication.questions import Questions
+from warren.replication.entries import WantBytes
+from warren.replication.questions import answered
 from warren.server.logs import get_logger
 
 REST_S: Final = 30.0
@@ -64,19 +66,41 @@ class Region(NamedTuple):
     behind: int | None
 
 
+class Peer(Protocol):
+    """Answers questions for bytes of its files; see `Questions`."""
+
+    def ask(self, stream_id: int, segment: int, position: int, length: int) -> bytes | None: ...
+
+
+class OwnFiles:
+    """The files of this node in `fs`, asked like those of another one."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+
+    def ask(self, stream_id: int, segment: int, position: int, length: int) -> bytes | None:
+        """See `Questions.ask`."""
+        found = answered(self._fs, WantBytes(0, stream_id, segment, position, length)).data
+        return bytes(found) if len(found) == length else b""
+
+
 class Mender:
     """Mends the files in the root directory of `fs`. `peers`: over which links others can be asked, best first.
 
     `write` puts bytes into a file durably, and tells whether it did; the default does it here and now.
+    `path_of` and `sealed_path_of` tell where the files are that are mended, `told` what the log says when a place was.
     """
 
     def __init__(
         self,
         fs: FileSystem,
-        peers: Callable[[], Sequence[Questions]],
+        peers: Callable[[], Sequence[Peer]],
         write: Write | None = None,
         store_id: Callable[[], bytes] | None = None,
         clock_ms: Callable[[], int] = wall_time_ms,
+        path_of: Callable[[int], str] = segment_path,
+        sealed_path_of: Callable[[int, int], str] = sealed_path,
+        told: str = "damage on disk was mended from another node",
     ) -> None:
         self.mended = 0  # places
         self._fs = fs
@@ -84,13 +108,21 @@ class Mender:
         self._write = self._write_here if write is None else write
         self._store_id = store_id
         self._clock_ms = clock_ms
+        self._path_of = path_of
+        self._sealed_path_of = sealed_path_of
+        self._told = told
         self._lock = Lock()
         self._rests_until_s = 0.0
 
-    def mend_frames(self, number: int, lsn: int | None = None) -> bool:
-        """Mend the damage in a segment that `lsn` is in, all of it for None; tell whether none is left."""
+    def mend_frames(self, number: int, lsn: int | None = None, end_lsn: int = 0) -> bool:
+        """Mend the damage in a segment that `lsn` is in, all of it for None; tell whether none is left.
+
+        Zeros after the last frame are not damage, except for those before `end_lsn`, or at `lsn`.
+        """
+        if lsn is not None:
+            end_lsn = max(end_lsn, lsn + 1)
         with self._lock:
-            path = segment_path(number)
+            path = self._path_of(number)
             data = self._read_all(path)
             head = data[:SEGMENT_HEADER_BYTES]
             header = parsed_header(head, len(data), path)
@@ -100,7 +132,7 @@ class Mender:
                 if isinstance(header, str):
                     return False
                 data = head + data[SEGMENT_HEADER_BYTES:]
-                is_mended, data = self._mended_beginning(number, data, header)
+                is_mended, data = self._mended_beginning(number, data, header, end_lsn)
                 if not is_mended:
                     return False
             base_lsn, checksum, tag = (
@@ -108,7 +140,7 @@ class Mender:
                 checksum_function(header.algorithm),
                 header.store_id[:STORE_TAG_BYTES],
             )
-            regions = damaged_regions(data, base_lsn, checksum, tag)
+            regions = damaged_regions(data, base_lsn, checksum, tag, end_lsn)
             if lsn is not None:
                 regions = [region for region in regions if region.start <= lsn - base_lsn < region.end]
             are_mended = True
@@ -121,10 +153,26 @@ class Mender:
                 are_mended &= self._mended(path, place, is_right)
             return are_mended
 
+    def maybe_segment(self, number: int, base_lsn: int, length: int) -> bytes:
+        """Return the first `length` bytes of a segment that is missing here, all of them intact; else nothing."""
+        path = self._path_of(number)
+        with self._lock:
+            for peer in self._asked() if self._store_id is not None else ():
+                data = peer.ask(0, number, 0, length) or b""
+                header = parsed_header(data[:SEGMENT_HEADER_BYTES], len(data), path)
+                if isinstance(header, str) or (header.number, header.base_lsn) != (number, base_lsn):
+                    continue
+                checksum, tag = checksum_function(header.algorithm), header.store_id[:STORE_TAG_BYTES]
+                frames = Region(SEGMENT_HEADER_BYTES, length, None, None)
+                is_ours = self._store_id is not None and header.store_id == self._store_id()
+                if is_ours and is_continuous(data[SEGMENT_HEADER_BYTES:], frames, base_lsn, checksum, tag):
+                    return data
+        return b""
+
     def mend_chunk(self, store_id: bytes, stream_id: int, segment: int, position: int, size: int = 0) -> bool:
         """Mend the chunk at `position` of a file of a stream, of `size` bytes if that is known; tell whether it is."""
         with self._lock:
-            path = sealed_path(stream_id, segment)
+            path = self._sealed_path_of(stream_id, segment)
             mark = chunk_mark(store_id, stream_id, segment, position)
             size = size or self._size_by_peers(stream_id, segment, position, mark)
             if not size or not self._is_followed(path, store_id, stream_id, segment, position + size):
@@ -160,7 +208,7 @@ class Mender:
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
-    def _asked(self) -> Sequence[Questions]:
+    def _asked(self) -> Sequence[Peer]:
         return self._peers() if time.monotonic() >= self._rests_until_s else ()
 
     def _mended(self, path: str, place: tuple[int, int, int, int], is_right: Callable[[bytes], bool]) -> bool:
@@ -175,7 +223,7 @@ class Mender:
             self._keep(path, position, length)
             if self._write(path, position, data) and is_right(self._read(path, position, length)):
                 self.mended += 1
-                log.error("damage on disk was mended from another node", file=path, position=position, bytes=length)
+                log.error(self._told, file=path, position=position, bytes=length)
                 return True
         if not has_answered:
             self._rests_until_s = time.monotonic() + REST_S
@@ -229,11 +277,11 @@ class Mender:
                 return data
         return b""
 
-    def _mended_beginning(self, number: int, data: bytes, header: SegmentHeader) -> tuple[bool, bytes]:
+    def _mended_beginning(self, number: int, data: bytes, header: SegmentHeader, end_lsn: int) -> tuple[bool, bytes]:
         """Mend a segment up to its first intact frame; return whether that is done, and the segment then."""
         head = data[:SEGMENT_HEADER_BYTES]
         checksum, tag = checksum_function(header.algorithm), header.store_id[:STORE_TAG_BYTES]
-        regions = damaged_regions(data, header.base_lsn, checksum, tag)
+        regions = damaged_regions(data, header.base_lsn, checksum, tag, end_lsn)
         has_first = len(regions) > 0 and regions[0].start == SEGMENT_HEADER_BYTES
         first = regions[0] if has_first else Region(SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES, None, None)
 
@@ -241,13 +289,13 @@ class Mender:
             frames = found[SEGMENT_HEADER_BYTES:]
             return found[:SEGMENT_HEADER_BYTES] == head and is_continuous(frames, first, header.base_lsn, checksum, tag)
 
-        path = segment_path(number)
+        path = self._path_of(number)
         is_mended = self._mended(path, (0, number, 0, first.end), is_right)
         return is_mended, self._read_all(path) if is_mended else data
 
 
-def damaged_regions(data: bytes, base_lsn: int, checksum: Checksum, tag: bytes) -> list[Region]:
-    """Return where in a segment no intact frame is; zeros at its end are space that is not used."""
+def damaged_regions(data: bytes, base_lsn: int, checksum: Checksum, tag: bytes, end_lsn: int = 0) -> list[Region]:
+    """Return where in a segment no intact frame is; zeros at its end, from `end_lsn` on, are space that is not used."""
     found: list[Region] = []
     at, crc = SEGMENT_HEADER_BYTES, None
     while at < len(data):
@@ -256,7 +304,7 @@ def damaged_regions(data: bytes, base_lsn: int, checksum: Checksum, tag: bytes) 
             at, crc = int(frame.end), frame.crc
             continue
         end = _next_frame(data, at, base_lsn, checksum, tag)
-        if end == len(data) and not any(data[at:]):
+        if end == len(data) and base_lsn + at >= end_lsn and not any(data[at:]):
             break
         behind = maybe_frame(checksum, tag, data, end, base_lsn + end)
         found.append(Region(at, end, crc, None if behind is None else behind.previous_crc))
@@ -332,3 +380,31 @@ def chunk_places(fs: FileSystem, handle: int, mark_of: Callable[[int], bytes]) -
         found.append((at, head))
         at += int(head.chunk_bytes)
     return found
+
+
+def chunk_states(
+    fs: FileSystem, path: str, store_id: bytes, stream_id: int, segment: int
+) -> Iterator[tuple[int, int, bool]]:
+    """Yield the place of each chunk of a file of a stream, its size, 0 when that is unknown, and whether it is whole.
+
+    After a head that cannot be read the places are not known. A file that cannot be opened has none.
+    """
+    try:
+        handle = fs.open(path, writable=False)
+    except OSError:
+        return
+    try:
+        for position, head in chunk_places(fs, handle, partial(chunk_mark, store_id, stream_id, segment)):
+            if head is None:
+                yield position, 0, False
+                continue
+            size = int(head.chunk_bytes)
+            try:
+                data = read_exactly(fs, handle, size, position)
+            except OSError:
+                data = b""
+            yield position, size, is_whole(head, data)
+    except OSError:
+        return
+    finally:
+        fs.close(handle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from warren.msgstore.files.file_system import FileSystem, read_exactly, unlink_if_there, write_all
 from warren.msgstore.files.recovery import ADVICE
@@ -31,13 +31,21 @@ _EPOCH_WITHOUT_LIFE: Final = Struct(">I4xQ")
 _SEGMENT: Final = Struct(">QQQQQQ")  # in a checkpoint: number, base LSN, capacity, end LSN, live references, live bytes
 
 
+class NeededSegment(NamedTuple):
+    """A segment with messages, as a checkpoint has it. `end_lsn`: after its last frame before the checkpoint."""
+
+    base_lsn: int
+    capacity: int
+    end_lsn: int
+
+
 class KeptCheckpoint:
     """Of a checkpoint: its LSN, its epochs, and the segments that it needs: referred to, or after its LSN."""
 
     def __init__(self, content: bytes | None) -> None:
         self.lsn = 0
         self.epochs: list[tuple[int, int]] = []
-        self._live: set[int] = set()
+        self.segments: dict[int, NeededSegment] = {}  # those that it refers to, by number
         if content is None:
             return
         self.lsn = int.from_bytes(content[32:40], "big")
@@ -48,11 +56,15 @@ class KeptCheckpoint:
             entry = _EPOCH if minor > MINOR_WITHOUT_LIVES else _EPOCH_WITHOUT_LIFE
             at = len(content) - 4 - int.from_bytes(content[14:16], "big") * entry.size
             self.epochs = list(entry.iter_unpack(content[at:-4]))
-        self._live = {number for number, _, _, _, refs, _ in _SEGMENT.iter_unpack(table) if refs}
+        self.segments = {
+            number: NeededSegment(base_lsn, capacity, end_lsn)
+            for number, base_lsn, capacity, end_lsn, refs, _ in _SEGMENT.iter_unpack(table)
+            if refs
+        }
 
     def needs(self, segment: SegmentHeader) -> bool:
         """Tell whether a segment must stay."""
-        return segment.number in self._live or segment.base_lsn + segment.capacity > self.lsn
+        return segment.number in self.segments or segment.base_lsn + segment.capacity > self.lsn
 
 
 class IncomingCheckpoint:

@@ -1,5 +1,6 @@
 """A follower's scrubbing: sealed files are read again, slowly and for ever, and damage is mended.
 
+    missing segments of the log                  requested whole
     segments of the log, but for the newest      frame by frame
     files of streams                             chunk by chunk
 
@@ -22,13 +23,13 @@ import trio
 
 from warren.msgstore.files.file_system import read_exactly
 from warren.msgstore.files.sealed_copy import SealedCopy
-from warren.msgstore.files.sealed_files import STREAMS, chunk_mark, maybe_sealed_name, sealed_path
+from warren.msgstore.files.sealed_files import STREAMS, maybe_sealed_name, sealed_path
 from warren.msgstore.files.segment_header import parsed_header
 from warren.msgstore.files.segment_names import LOG, maybe_segment_number, segment_path
-from warren.msgstore.log.columns import is_whole
 from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
-from warren.replication.mending import Mender, chunk_places
+from warren.replication.mending import Mender, chunk_states
 from warren.replication.questions import Questions
+from warren.replication.replica_checkpoint import NeededSegment
 from warren.replication.replica_store import ReplicaStore
 from warren.replication.segment_frames import SegmentFrames
 from warren.server.logs import get_logger
@@ -61,8 +62,8 @@ class ReplicaScrub:
 
     @property
     def damaged(self) -> int:
-        """How many places are damaged, and could not be."""
-        return len(self._unmended)
+        """How many places are damaged, and could not be; a missing segment is one."""
+        return len(self._unmended) + len(self._replica.missing())
 
     async def run(self, bytes_per_s: int) -> None:
         """Go round, at that pace. For ever."""
@@ -103,6 +104,8 @@ class ReplicaScrub:
         """Look at everything, and yield how much was read since the last time."""
         there = {f"{directory}/{name}" for directory in (LOG, STREAMS) for name in self._fs.names(directory)}
         self._unmended = {place for place in self._unmended if place[0] in there}
+        for missing, needed in self._replica.missing().items():
+            yield self._missing_segment(missing, needed)
         numbers = [number for name in self._fs.names(LOG) if (number := maybe_segment_number(name)) is not None]
         for number in sorted(numbers)[:-1]:
             yield from self._segment(number)
@@ -110,6 +113,14 @@ class ReplicaScrub:
             named = maybe_sealed_name(name)
             if named is not None:
                 yield from self._file_of_stream(*named)
+
+    def _missing_segment(self, number: int, needed: NeededSegment) -> int:
+        """Request a segment that is missing; return how many bytes have come."""
+        self._generation = self._replica.generation
+        data = self._mender.maybe_segment(number, needed.base_lsn, needed.end_lsn - needed.base_lsn)
+        if data and self._replica.add_missing(self._generation, number, data):
+            log.warning("a missing segment of the message log is here again", segment=number)
+        return len(data)
 
     def _segment(self, number: int) -> Iterator[int]:
         path = segment_path(number)
@@ -138,43 +149,24 @@ class ReplicaScrub:
             self._fs.close(handle)
         yield 0
         self._generation = self._replica.generation
-        self._note(path, lsn, self._mender.mend_frames(number))
+        self._note(path, lsn, self._mender.mend_frames(number, end_lsn=self._replica.end_lsn(number)))
 
     def _file_of_stream(self, stream_id: int, segment: int) -> Iterator[int]:
         store_id = self._replica.store_id
-        suspects = list(self._damaged_chunks(store_id, stream_id, segment))
+        suspects = list(self._chunks(store_id, stream_id, segment))
         yield sum(size for _, size, _ in suspects)
         if all(is_well for _, _, is_well in suspects):
             self._is_well(sealed_path(stream_id, segment))
             return
-        for position, size, is_well in self._damaged_chunks(store_id, stream_id, segment):
+        for position, size, is_well in self._chunks(store_id, stream_id, segment):
             if not is_well:
                 self._generation = self._replica.generation
                 is_mended = self._mender.mend_chunk(store_id, stream_id, segment, position, size)
                 self._note(sealed_path(stream_id, segment), position, is_mended)
                 yield size
 
-    def _damaged_chunks(self, store_id: bytes, stream_id: int, segment: int) -> Iterator[tuple[int, int, bool]]:
-        """Yield the place of each chunk of a file, its size, 0 when that is unknown, and whether it is whole."""
-        try:
-            handle = self._fs.open(sealed_path(stream_id, segment), writable=False)
-        except OSError:
-            return
-        try:
-            for position, head in chunk_places(self._fs, handle, partial(chunk_mark, store_id, stream_id, segment)):
-                if head is None:
-                    yield position, 0, False
-                    continue
-                size = int(head.chunk_bytes)
-                try:
-                    data = read_exactly(self._fs, handle, size, position)
-                except OSError:
-                    data = b""
-                yield position, size, is_whole(head, data)
-        except OSError:
-            return
-        finally:
-            self._fs.close(handle)
+    def _chunks(self, store_id: bytes, stream_id: int, segment: int) -> Iterator[tuple[int, int, bool]]:
+        return chunk_states(self._fs, sealed_path(stream_id, segment), store_id, stream_id, segment)
 
     def _put(self, path: str, position: int, data: bytes) -> bool:
         return self._replica.mend(self._generation, path, position, data)

@@ -31,6 +31,11 @@
    truth. Frames that are cut off are copied to the quarantine, for good if they were committed (``cut_copies.py`` if
    not). The file is cut and synced, and the later segments are gone, before the next entry.
 7. After a failure of the disk nothing is tried again, as in ``Store``; after a shortage the same entry may be.
+8. An image is checked before it replaces the log here: it must be readable from its checkpoint to its end. Damaged data
+   never replaces intact data. Frames that are damaged in the image are taken from the log here, and chunks that are
+   damaged in the new file of a stream from the old one. A segment that the checkpoint needs and the leader cannot use
+   stays. If it is not here either, it is `missing`, as one that was lost here: this node is in sync with its leader,
+   which lacks the segment too, and tells of it.
 
 The marker, the checkpoint and the files of streams have modules of their own (``catching_up_marker.py``,
 ``replica_checkpoint.py``, ``sealed_inventory.py``). One thread. It keeps a `Store` for everything but the log: that one
@@ -41,6 +46,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 from typing import Final, assert_never
 
@@ -84,14 +90,19 @@ from warren.replication.entries import (
     checksum_of,
 )
 from warren.replication.incoming_image import COMPLETE, IncomingImage, finish
+from warren.replication.intact_data import IntactData
 from warren.replication.mending import put_in_place
-from warren.replication.replica_checkpoint import IncomingCheckpoint, KeptCheckpoint, checked
+from warren.replication.missing_segments import MissingSegments
+from warren.replication.replica_checkpoint import IncomingCheckpoint, KeptCheckpoint, NeededSegment, checked
 from warren.replication.sealed_inventory import SealedInventory
 from warren.replication.segment_frames import SegmentFrames
+from warren.server.logs import get_logger
 
 NO_STORE: Final = bytes(16)
 # An epoch that a person begins is so far beyond the one before, or further: a leader that starts again takes the next.
 EPOCH_STRIDE: Final = 1000
+
+log = get_logger("replication")
 
 
 class EntryRefusedError(StoreError):
@@ -143,6 +154,8 @@ class ReplicaStore(FailStop):
         self._sealed = SealedInventory(fs)
         self._marker = CatchingUpMarker(fs, self._sync, self._sync_directory)
         self._image: IncomingImage | None = None  # that is coming in
+        self._missing = MissingSegments()
+        self._intact = IntactData(fs, clock_ms)
 
     @property
     def file_system(self) -> FileSystem:
@@ -245,6 +258,40 @@ class ReplicaStore(FailStop):
         self._close_current()
         self._store.close()
 
+    def missing(self) -> dict[int, NeededSegment]:
+        """Return the segments that the checkpoint needs, and that are not here or too short, by number. Any thread."""
+        return self._missing.of(self._checkpoint.segments, self._segments)
+
+    def end_lsn(self, number: int) -> int:
+        """Return up to where the checkpoint has frames in a segment; 0: unknown. Any thread."""
+        needed = self._checkpoint.segments.get(number)
+        return 0 if needed is None else needed.end_lsn
+
+    def add_missing(self, generation: int, number: int, data: bytes) -> bool:
+        """Put a segment in its place, durably, if it is missing still; tell whether it is there. `generation`: `mend`.
+
+        It is all of a segment of this store, and intact.
+        """
+        with self._changing:
+            if generation != self.generation or number not in self.missing():
+                return False
+            header = parsed_header(data[:SEGMENT_HEADER_BYTES], len(data), segment_path(number))
+            try:
+                handle = self._created(0)
+                try:
+                    write_all(self._fs, handle, [data], 0)
+                    self._fs.sync(handle)
+                finally:
+                    self._fs.close(handle)
+                self._fs.rename(NEW, segment_path(number))
+                self._fs.sync_directory(LOG)
+            except OSError:
+                return False
+            assert isinstance(header, SegmentHeader)
+            self._segments = dict(sorted({**self._segments, number: header}.items()))
+            self._missing.came(number)
+            return True
+
     def mend(self, generation: int, path: str, position: int, data: bytes) -> bool:
         """Put bytes into a file, if it is surely the one that it was in `generation`; tell whether they are there."""
         with self._changing:
@@ -306,6 +353,8 @@ class ReplicaStore(FailStop):
             case Swap():
                 self.generation += 1
                 self._sync_up_to(entry.after_lsn)
+                if self.is_catching_up:  # else the leader has it from memory
+                    self._intact.mend_file(self.store_id, entry.stream_id, entry.segments[0])
                 self._store.swap_sealed(entry.stream_id, list(entry.segments))
             case Unmake():
                 self._sync_up_to(entry.after_lsn)
@@ -453,7 +502,7 @@ class ReplicaStore(FailStop):
         content = self._incoming.content(piece.total_bytes)
         self._check_checkpoint(content, piece.lsn)
         if image is not None:
-            self._take_over(image)
+            self._take_over(image, content)
             return
         self._sync_log(piece.lsn)
         self._incoming.put(CHECKPOINT)
@@ -474,12 +523,36 @@ class ReplicaStore(FailStop):
     def _begin_image(self, entry: BeginImage) -> None:
         self._check_history(entry.lsn, f"its log ends at LSN {entry.lsn}")
         self._give_up_image()
-        self._image = IncomingImage(self._fs, self._sync, entry.lsn)
+        image = IncomingImage(self._fs, self._sync, entry.lsn)
 
-    def _take_over(self, image: IncomingImage) -> None:
-        """Replace everything that was here by the image: all of it is there."""
+        def mend(number: int) -> None:
+            own = self._segments.get(number)
+            end_lsn = self.received_lsn if own is self._current else None
+            self._intact.mend_segment(image.header(number), own, end_lsn)
+
+        image.on_segment = mend
+        self._image = image
+
+    def _take_over(self, image: IncomingImage, content: bytes) -> None:
+        """Replace what was here by the image, which is all there, and its checkpoint, (8)."""
         self.generation += 1
         image.end_segment()
+        checkpoint = checked(content)
+        lsn = image.readable_to(checkpoint.lsn, checkpoint.last_crc)
+        if lsn != image.end_lsn:
+            raise EntryRefusedError(
+                f"the log that has come can be read up to LSN {lsn}, and it ends at {image.end_lsn}: the leader's log "
+                "is damaged there. The next checkpoint of the leader makes that part superfluous"
+            )
+        for number, needed in KeptCheckpoint(content).segments.items():
+            own = self._segments.get(number)
+            if number in image.numbers or own is None or not _is_of(needed, own):
+                continue
+            if own is self._current:
+                self._seal()
+            with suppress(FileNotFoundError):
+                image.keep(number)
+                log.warning("a segment that the leader lacks is kept", segment=number)
         self._sync_directory(LOG)
         self._incoming.put(COMPLETE)
         self._give_up_image()
@@ -487,8 +560,6 @@ class ReplicaStore(FailStop):
         self._store.close()
         finish(self._fs, self._sync_directory)
         self._read_log()
-        if self.received_lsn != image.end_lsn:
-            raise EntryRefusedError(f"the log that has come ends at LSN {self.received_lsn}, not at {image.end_lsn}")
 
     def _give_up_image(self) -> None:
         if self._image is not None:
@@ -542,6 +613,7 @@ class ReplicaStore(FailStop):
             self._find_end(headers, lsn, crc)
         except OSError as error:
             self._raise("read the log", error)
+        self._missing.find(self._checkpoint.segments, headers)
 
     def _find_end(self, headers: list[SegmentHeader], lsn: int, crc: int) -> None:
         """Follow the chain of frames from `lsn` on to its end; remove everything after that, and sync all of it."""
@@ -644,3 +716,8 @@ class ReplicaStore(FailStop):
             if header.epoch > last:
                 epochs.setdefault(header.epoch, header.base_lsn + SEGMENT_HEADER_BYTES)
         return tuple(epochs.items())
+
+
+def _is_of(needed: NeededSegment, header: SegmentHeader) -> bool:
+    """Tell whether a segment is the one that a checkpoint needs."""
+    return (header.base_lsn, header.capacity) == (needed.base_lsn, needed.capacity)

@@ -21,6 +21,8 @@
 6. A follower with frames that the leader never had must cut them off (`Truncate`), at the end of the largest epoch that
    both have. If the log here cannot continue the follower's log, since segments of it are gone, the follower gets an
    image: the whole log as it is, and its checkpoint. If not even that can serve, it gets `BulkNeededError`.
+7. Segments that a start here could not use are not in an image: the checkpoint tells the follower which are missing
+   (``replica_store`` (8)). Files of streams that were set aside here are not dropped from a follower.
 
 No sockets and no time.
 """
@@ -37,7 +39,7 @@ from typing import Final
 from warren.cluster.driver import passed_s
 from warren.msgstore.files.file_system import FileSystem, read_exactly
 from warren.msgstore.files.pins import PinnedFile
-from warren.msgstore.files.sealed_files import REPLACEMENT, STREAMS, maybe_sealed_name, sealed_path
+from warren.msgstore.files.sealed_files import REPLACEMENT, STREAMS, UNUSABLE, maybe_sealed_name, sealed_path
 from warren.msgstore.files.segment_header import SegmentHeader, parsed_header, read_headers
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
 from warren.msgstore.files.segment_reads import ReadProblem
@@ -601,6 +603,10 @@ class Shipping:
         theirs = {(file.stream_id, file.segment) for file in files}
         ours: set[tuple[int, int]] = set()
         for name in self._fs.names(STREAMS):
+            file_name, is_unusable, _ = name.partition(UNUSABLE)
+            if is_unusable and (unusable := maybe_sealed_name(file_name)) is not None:
+                ours.add(unusable)  # the follower may have the only intact one: it keeps that
+                continue
             is_replacement = name.endswith(REPLACEMENT)
             named = maybe_sealed_name(name.removesuffix(REPLACEMENT))
             if named is None:

@@ -108,6 +108,8 @@ class StoreReader:
             places = job.damaged(checksum)
         is_missing = isinstance(job, SealedRead) and job.chunk is None
         if (places or is_missing) and self._mender is not None and self._mender.mend(job, places):
+            if isinstance(job, ReadJob):
+                store.forget_cached(job.ranges)
             job.carry_out(store)
             places = job.damaged(checksum)
         job.is_checked = not places

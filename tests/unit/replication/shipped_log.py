@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.msgstore.files.store import Store
@@ -11,6 +13,7 @@ from warren.msgstore.log.epoch_table import EpochTable
 from warren.msgstore.log.jobs import CommitJob
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
+from warren.msgstore.log.segments import Segment
 from warren.replication.entries import FROM_LEADER, PREAMBLE, Entry, FromLeader, Piece, entries_of
 from warren.replication.replica_store import ReplicaStore
 from warren.replication.shipping import Attachment, ShippedStore, Shipping
@@ -25,6 +28,9 @@ class ShippedLog:
 
     def __init__(self, *, epoch: int = 1, store_id: bytes = STORE_ID, capacity: int = CAPACITY) -> None:
         self.capacity = capacity
+        frame_bytes = FRAME_HEADER_BYTES + 64
+        room_bytes = capacity - SEGMENT_HEADER_BYTES
+        self.frames_end = SEGMENT_HEADER_BYTES + room_bytes // frame_bytes * frame_bytes  # in a full segment
         self.fs = SimulatedFileSystem()
         self.epoch = epoch
         self.store = Store(self.fs, clock_ms=lambda: 0)
@@ -59,13 +65,18 @@ class ShippedLog:
             self.files.commit(job, 0)
             self.last_crc = int(job.crc)
 
-    def compact(self, *numbers: int) -> None:
-        """Have a checkpoint at the end of the log, which needs none of the segments, and remove these."""
+    def compact(self, *numbers: int, needs: Sequence[int] = ()) -> None:
+        """Have a checkpoint at the end of the log, which `needs` only these segments, and remove the others given."""
         algorithm = default_algorithm()
         state = MessageLog(checksum_function(algorithm), CAPACITY)
         state.algorithm, state.store_id, state.epoch = algorithm, STORE_ID, self.epoch
         state.epochs.begin(self.epoch, SEGMENT_HEADER_BYTES)
         state.epochs.name(self.epoch, LIFE_ID)
+        for number in needs:
+            segment = Segment(number, (number - 1) * self.capacity, self.capacity)
+            segment.end_lsn = segment.base_lsn + self.frames_end
+            segment.live_refs, segment.sealed = 1, True
+            state.segments.add(segment)
         state.next_lsn, state.next_segment = self.shipping.end_lsn(), self._segment + 1
         self.files.write_checkpoint(seal(snapshot(state), state.checksum, self.last_crc))
         self.files.release(list(numbers))

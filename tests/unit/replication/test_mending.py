@@ -9,10 +9,12 @@ import trio
 from simulation.simulated_file_system import Fault, SimulatedFileSystem
 from unit.msgstore.sealed_disk import STORE_ID, Stream, opened
 from unit.replication.shipped_log import CAPACITY, ShippedLog, Wire, follower, segments
+from unit.replication.shipped_log import STORE_ID as LOG_STORE_ID
 
 from warren.msgstore.files.sealed_copy import SealedCopy
 from warren.msgstore.files.sealed_files import STREAMS
 from warren.msgstore.files.segment_names import segment_path
+from warren.msgstore.files.store import Store
 from warren.msgstore.files.store_errors import StoreUnreadableError
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.columns import CHUNK_HEAD_BYTES
@@ -35,6 +37,7 @@ from warren.replication.mending import Mender, damaged_regions
 from warren.replication.questions import Answering, Questions, answered
 from warren.replication.replica_scrub import ReplicaScrub
 from warren.replication.replica_store import ReplicaStore
+from warren.server.store_reader import StoreReader
 
 FRAME = FRAME_HEADER_BYTES + 64
 FIRST = SEGMENT_HEADER_BYTES
@@ -308,6 +311,38 @@ def test_a_leader_mends_what_a_read_has_met_in_a_segment_whose_header_is_damaged
     log.fs.flip_bit(segment_path(2), FIRST + FRAME + 60, 3)
     mender = LeaderMender(log.fs, lambda: [Peer(fs)], lambda: STORE_ID)
     assert mender.mend(ReadJob([]), [CAPACITY + FIRST + FRAME + FRAME_HEADER_BYTES])
+    assert segments(log.fs) == segments(fs)
+
+
+class PlainRead(ReadJob):
+    """Takes everything that is there for intact."""
+
+    def damaged(self, checksum: Callable[[bytes, int], int]) -> list[int]:
+        return [lsn for (lsn, length), data in zip(self.ranges, self.data, strict=True) if len(data) < length]
+
+
+@pytest.mark.parametrize("filling", [b"\0", b"x"])
+def test_a_segment_that_was_unusable_at_a_start_is_read_when_it_is_mended(filling: bytes) -> None:
+    log, fs = pair()
+    wanted = [(CAPACITY + FIRST + FRAME_HEADER_BYTES, 64)]
+    right = log.store.read(wanted)
+    handle = log.fs.open(segment_path(2), writable=True)
+    log.fs.write(handle, [filling * log.fs.size(handle)], 0)
+    log.fs.close(handle)
+    store = Store(log.fs, clock_ms=lambda: 0)
+    store.open()
+    _, problems = store.open_segments()
+    assert len(problems) == 1
+    store.resume(0, 0, 2, LOG_STORE_ID, default_algorithm())
+    job = PlainRead(wanted)
+    peers: list[Questions] = []
+    mender = LeaderMender(log.fs, lambda: peers, lambda: LOG_STORE_ID)
+    StoreReader(store, checksum_function(default_algorithm()), mender).read(job)
+    assert job.data == [b""]
+    peers.append(Peer(fs))
+    mender = LeaderMender(log.fs, lambda: peers, lambda: LOG_STORE_ID)
+    StoreReader(store, checksum_function(default_algorithm()), mender).read(job)
+    assert job.data == right
     assert segments(log.fs) == segments(fs)
 
 

@@ -6,19 +6,25 @@ from unittest import mock
 
 import pytest
 from simulation.simulated_file_system import SimulatedFileSystem
-from unit.replication.shipped_log import LIFE_ID, STORE_ID, ShippedLog, Wire, follower, parsed, segments
+from unit.replication.shipped_log import CAPACITY, LIFE_ID, STORE_ID, ShippedLog, Wire, follower, parsed, segments
+from unit.replication.test_mending import Peer
 
+from warren.msgstore.files.sealed_copy import SealedCopy
 from warren.msgstore.files.sealed_files import sealed_path
+from warren.msgstore.files.segment_names import segment_path
 from warren.msgstore.files.store_errors import StoreError, StoreFullError
 from warren.msgstore.log.checkpoint import CheckpointReader
 from warren.msgstore.log.checksum import checksum_function
-from warren.msgstore.log.columns import Columns, ColumnsWriter, Piece
+from warren.msgstore.log.columns import CHUNK_HEAD_BYTES, Columns, ColumnsWriter, Piece
 from warren.msgstore.log.epoch_table import NO_LIFE
 from warren.msgstore.log.jobs import DropJob, SealJob
 from warren.msgstore.log.message import Envelope, build_message
 from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
 from warren.replication import held_files, shipping
 from warren.replication.entries import BeginImage, Frame, FromLeader, ImagePiece, Position, Sync, Truncate
+from warren.replication.leader_mender import LeaderMender
+from warren.replication.replica_scrub import ReplicaScrub
 from warren.replication.replica_store import EntryRefusedError, ReplicaStore
 from warren.replication.shipping import BulkNeededError, OtherStoreError
 
@@ -189,16 +195,148 @@ def test_a_follower_gets_all_there_is_when_segments_were_removed_while_it_was_aw
     assert replica.received_lsn == log.shipping.end_lsn()
 
 
-def test_whatever_a_crash_leaves_of_a_follower_that_gets_an_image_has_the_old_log_or_the_new_one() -> None:
+def lose(fs: SimulatedFileSystem, number: int) -> bytes:
+    """Have the disk lose all of a segment but its size; return its bytes."""
+    content = fs.contents()[segment_path(number)]
+    overwrite(fs, number, bytes(len(content)))
+    return content
+
+
+def overwrite(fs: SimulatedFileSystem, number: int, content: bytes, at: int = 0) -> None:
+    handle = fs.open(segment_path(number), writable=True)
+    fs.write(handle, [content], at)
+    fs.close(handle)
+
+
+def forgetful(log: ShippedLog) -> ShippedLog:
+    """Let the leader forget which headers it has read, as a restart does."""
+    log.shipping._known.clear()
+    return log
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_segment_that_is_unusable_on_the_leader_is_missing_on_a_new_follower_until_it_can_be_read(
+    is_gone: bool,
+) -> None:
     log = ShippedLog()
-    log.commit(12)
+    log.commit(30)
+    log.compact(1, needs=[2, 3])
+    right = segments(log.fs)
+    content = lose(log.fs, 2)
+    if is_gone:
+        log.fs.unlink(segment_path(2))
+    fs = SimulatedFileSystem()
+    wire = Wire(log, replica := follower(log, fs))
+    assert wire.attachment.is_image
+    peers = [Peer(log.fs)]
+    scrub = ReplicaScrub(replica, SealedCopy(fs), lambda: peers)
+    for store in (replica, follower(log, fs)):
+        assert list(store.missing()) == [2]
+    scrub.look_at_all()
+    assert scrub.damaged == 1
+    if is_gone:
+        log.fs.create(segment_path(2), 0)
+    overwrite(log.fs, 2, content)
+    scrub.look_at_all()
+    assert (scrub.damaged, replica.missing(), segments(fs)) == (0, {}, right)
+    log.commit(10)
+    assert segments(fs) == segments(log.fs)
+    assert follower(log, fs).missing() == {}
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_follower_keeps_a_segment_that_is_unusable_on_the_leader(
+    monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    log = ShippedLog()
+    log.commit(20)
+    fs = SimulatedFileSystem()
+    log.shipping.detach(Wire(log, follower(log, fs)).attachment)
+    log.commit(30)
+    right = segments(log.fs)
+    log.compact(4, needs=[1, 2, 5])
+    del right[segment_path(4)]
+    lose(forgetful(log).fs, 2)
+    if not has_links:
+        monkeypatch.setattr(fs, "link", mock.Mock(side_effect=OSError(1, "no links")))
+    wire = Wire(log, replica := follower(log, fs))
+    assert wire.attachment.is_image
+    assert segments(fs) == right
+    assert replica.missing() == {}
+    log.commit(10)
+    mender = LeaderMender(log.fs, lambda: [Peer(fs)], lambda: STORE_ID)
+    mender.mend_segment(2, CAPACITY + SEGMENT_HEADER_BYTES)
+    assert segments(log.fs) == segments(fs)
+
+
+def test_a_follower_keeps_the_part_that_it_has_of_a_segment_that_is_unusable_on_the_leader() -> None:
+    log = ShippedLog()
+    log.commit(10)
+    fs = SimulatedFileSystem()
+    log.shipping.detach(Wire(log, follower(log, fs)).attachment)
+    log.commit(30)
+    log.compact(3, needs=[1, 2])
+    content = lose(forgetful(log).fs, 2)
+    Wire(log, replica := follower(log, fs))
+    path = segment_path(2)
+    assert fs.contents()[path] == content[: len(fs.contents()[path])]
+    assert list(replica.missing()) == [2]
+    scrub = ReplicaScrub(replica, SealedCopy(fs), lambda: [Peer(log.fs)])
+    overwrite(log.fs, 2, content)
+    scrub.look_at_all()
+    assert (scrub.damaged, segments(fs)) == (0, segments(log.fs))
+
+
+def test_intact_frames_of_a_follower_do_not_go_for_damaged_ones_of_an_image() -> None:
+    log = ShippedLog()
+    log.commit(20)
+    fs = SimulatedFileSystem()
+    log.shipping.detach(Wire(log, follower(log, fs)).attachment)
+    log.commit(30)
+    log.compact(4, needs=[1, 2, 5])
+    right = segments(log.fs)
+    log.fs.flip_bit(segment_path(1), SEGMENT_HEADER_BYTES + 200, 3)
+    log.fs.flip_bit(segment_path(2), SEGMENT_HEADER_BYTES + 80, 3)
+    log.fs.flip_bit(segment_path(5), SEGMENT_HEADER_BYTES + 80, 3)
+    wire = Wire(log, follower(log, fs))
+    assert wire.attachment.is_image
+    found = segments(fs)
+    assert found.pop(segment_path(5)) != right.pop(segment_path(5))  # which it did not have
+    assert found == right
+
+
+def test_an_image_whose_log_cannot_be_read_to_its_end_is_refused_and_changes_nothing() -> None:
+    log = ShippedLog()
+    log.commit(20)
+    fs = SimulatedFileSystem()
+    log.shipping.detach(Wire(log, follower(log, fs)).attachment)
+    log.commit(30)
+    log.compact(3)
+    log.commit(30)
+    lose(forgetful(log).fs, 8)
+    before = segments(fs)
+    with pytest.raises(EntryRefusedError, match="damaged"):
+        Wire(log, follower(log, fs))
+    follower(log, fs)
+    assert segments(fs) == before
+    log.compact()
+    Wire(log, follower(log, fs))
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_whatever_a_crash_leaves_of_a_follower_that_gets_an_image_has_the_old_log_or_the_new_one(is_kept: bool) -> None:
+    """`is_kept`: and the segment that it keeps."""
+    log = ShippedLog()
+    log.commit(20 if is_kept else 12)
     fs = SimulatedFileSystem()
     replica = follower(log, fs)
     wire = Wire(log, replica)
     log.shipping.detach(wire.attachment)
     before = replica.position()
     log.commit(30)
-    log.compact(3)
+    log.compact(4 if is_kept else 3, needs=[1, 2] if is_kept else [])
+    if is_kept:
+        kept = lose(forgetful(log).fs, 1)
     left: list[SimulatedFileSystem] = []
     again = follower(log, fs)
     fs.on_operation = lambda event: left.extend([*fs.crash_states(len(left), 3), fs.kill9()])
@@ -210,6 +348,8 @@ def test_whatever_a_crash_leaves_of_a_follower_that_gets_an_image_has_the_old_lo
         survivor.open()
         found[survivor.position()] += 1
         assert [name for name in state.contents() if "image" in name or "adopted" in name] == []
+        if is_kept:
+            assert state.contents()[segment_path(1)] == kept
     assert min(found.values()) > 20
 
 
@@ -352,6 +492,44 @@ def test_files_of_streams_become_those_of_the_leader() -> None:
     again = fs.kill9()
     wire = Wire(log, follower(log, again))
     assert sealed(again) == sealed(log.fs)
+
+
+@pytest.mark.parametrize("suffix", [".unusable", ".unusable.2"])
+def test_a_follower_keeps_a_file_of_a_stream_that_is_unusable_on_the_leader(suffix: str) -> None:
+    log = ShippedLog()
+    log.commit(1)
+    fs = SimulatedFileSystem()
+    wire = Wire(log, follower(log, fs))
+    for first in (0, 10, 20):
+        log.files.seal(SealJob(7, first, 0, columns(first, b"body")))
+    log.shipping.detach(wire.attachment)
+    before = sealed(fs)
+    log.fs.rename(sealed_path(7, 10), sealed_path(7, 10) + suffix)
+    Wire(log, follower(log, fs))
+    assert sealed(fs) == before
+    log.fs.unlink(sealed_path(7, 10) + suffix)
+    Wire(log, follower(log, fs))
+    assert sealed(fs) == sealed(log.fs)
+
+
+@pytest.mark.parametrize("at", [8, CHUNK_HEAD_BYTES + 1])
+@pytest.mark.parametrize("chunk", [0, 1, 2])
+def test_intact_chunks_of_a_follower_do_not_go_for_damaged_ones(chunk: int, at: int) -> None:
+    log = ShippedLog()
+    log.commit(1)
+    fs = SimulatedFileSystem()
+    wire = Wire(log, follower(log, fs))
+    path = sealed_path(7, 0)
+    places = [SEGMENT_HEADER_BYTES]
+    for offset in range(3):
+        log.files.seal(SealJob(7, 0, places[-1] if offset else 0, columns(offset, b"body")))
+        places.append(len(log.fs.contents()[path]))
+    log.shipping.detach(wire.attachment)
+    log.files.seal(SealJob(7, 0, places[-1], columns(3, b"more")))
+    right = sealed(log.fs)
+    log.fs.flip_bit(path, places[chunk] + at, 3)
+    Wire(log, follower(log, fs))
+    assert sealed(fs) == right
 
 
 def test_who_is_not_live_yet_is_not_asked_what_it_has_done() -> None:

@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
 from warren.msgstore.files.file_system import FileSystem, read_exactly
 from warren.msgstore.files.segment_image import ReadRange, SegmentImage
-from warren.msgstore.files.segment_names import segment_path
+from warren.msgstore.files.segment_names import LOG, maybe_segment_number, segment_path
 from warren.msgstore.files.segment_reads import unreadable
 from warren.msgstore.files.store_errors import StoreError
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function
@@ -109,6 +110,23 @@ def read_header(fs: FileSystem, number: int) -> tuple[SegmentHeader | str, int]:
     if isinstance(header, SegmentHeader) and header.number != number:
         return f"says that it is segment {header.number}", size
     return header, size
+
+
+def mended_segments(
+    fs: FileSystem, known: Sequence[tuple[int, int, int]], store_id: bytes
+) -> list[tuple[int, int, int]]:
+    """Return base LSN, number and capacity of the segments of a store that can be used, except for those `known`."""
+    numbers = {number for _, number, _ in known}
+    found: list[tuple[int, int, int]] = []
+    with suppress(OSError, StoreError):
+        for name in fs.names(LOG):
+            number = maybe_segment_number(name)
+            if number is None or number in numbers:
+                continue
+            header, _ = read_header(fs, number)
+            if isinstance(header, SegmentHeader) and header.store_id == store_id:
+                found.append((header.base_lsn, number, header.capacity))
+    return found
 
 
 def parsed_header(data: bytes, size: int, path: str) -> SegmentHeader | str:

@@ -92,6 +92,10 @@ class SegmentReads:
             with suppress(OSError):
                 self._fs.forget_cached(self.handle(number), length, lsn - base_lsn)
 
+    def has_all(self, ranges: list[tuple[int, int]]) -> bool:
+        """Tell whether each of the ranges is in a segment that is known here."""
+        return all(any(base <= lsn < base + size for base, _, size in self.segments) for lsn, _ in ranges)
+
     def handle(self, number: int) -> int:
         """Return an open file of a segment. Raises OSError."""
         handles = self._handles

@@ -68,7 +68,7 @@ from warren.msgstore.files.new_segments import NEW, SPARE, NewSegments
 from warren.msgstore.files.pins import PinnedFile, Pins
 from warren.msgstore.files.quarantine import QUARANTINE, QUARANTINE_TMP, Quarantine
 from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles, UnreadableFileError, sealed_path
-from warren.msgstore.files.segment_header import SegmentHeader, read_headers
+from warren.msgstore.files.segment_header import SegmentHeader, mended_segments, read_headers
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
 from warren.msgstore.files.segment_reads import ReadProblem, SegmentReads, unreadable
 from warren.msgstore.files.store_errors import StoreError, StoreFullError, StoreUnreadableError
@@ -495,8 +495,15 @@ class Store(FailStop):
         return self._reads.read(ranges)
 
     def forget_cached(self, ranges: list[tuple[int, int]]) -> None:
-        """Drop these ranges from the cache: the next read comes from the disk, as the cached copy may be damaged."""
+        """Drop these ranges from the cache: the next read comes from the disk, as the cached copy may be damaged.
+
+        A segment that could not be used at the start is read, too, if it has been mended since.
+        """
         self._reads.forget_cached(ranges)
+        if not self._reads.has_all(ranges):
+            with self._lock:
+                known = self._reads.segments
+                self._reads.segments = sorted([*known, *mended_segments(self._fs, known, self._store_id)])
 
     def take_read_problems(self) -> list[ReadProblem]:
         """Return the places that could not be read since the last call, at most a hundred."""
