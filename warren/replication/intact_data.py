@@ -16,6 +16,9 @@ from warren.msgstore.files.segment_header import SegmentHeader
 from warren.msgstore.files.segment_names import segment_path
 from warren.replication.incoming_image import incoming_path
 from warren.replication.mending import Mender, OwnFiles, chunk_states
+from warren.server.logs import get_logger
+
+log = get_logger("replication")
 
 
 class IntactData:
@@ -29,7 +32,7 @@ class IntactData:
             clock_ms=clock_ms,
             path_of=incoming_path,
             sealed_path_of=_replacement_path,
-            told="damage of the leader's data was mended from the copy here",
+            tell=_tell,
         )
 
     def mend_segment(self, come: SegmentHeader | str, own: SegmentHeader | None, end_lsn: int | None) -> None:
@@ -65,6 +68,10 @@ class IntactData:
             return self._fs.size(handle)
         finally:
             self._fs.close(handle)
+
+
+def _tell(path: str, position: int, size: int) -> None:
+    log.warning("damage that came from the leader was mended", file=path, position=position, bytes=size)
 
 
 def _replacement_path(stream_id: int, segment: int) -> str:

@@ -88,7 +88,8 @@ class Mender:
     """Mends the files in the root directory of `fs`. `peers`: over which links others can be asked, best first.
 
     `write` puts bytes into a file durably, and tells whether it did; the default does it here and now.
-    `path_of` and `sealed_path_of` tell where the files are that are mended, `told` what the log says when a place was.
+    `path_of` and `sealed_path_of` tell where the files are that are mended. `tell` logs that a place of a file was
+    mended: its position and size in bytes.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Mender:
         clock_ms: Callable[[], int] = wall_time_ms,
         path_of: Callable[[int], str] = segment_path,
         sealed_path_of: Callable[[int, int], str] = sealed_path,
-        told: str = "damage on disk was mended from another node",
+        tell: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.mended = 0  # places
         self._fs = fs
@@ -110,7 +111,7 @@ class Mender:
         self._clock_ms = clock_ms
         self._path_of = path_of
         self._sealed_path_of = sealed_path_of
-        self._told = told
+        self._tell = _tell if tell is None else tell
         self._lock = Lock()
         self._rests_until_s = 0.0
 
@@ -223,7 +224,7 @@ class Mender:
             self._keep(path, position, length)
             if self._write(path, position, data) and is_right(self._read(path, position, length)):
                 self.mended += 1
-                log.error(self._told, file=path, position=position, bytes=length)
+                self._tell(path, position, length)
                 return True
         if not has_answered:
             self._rests_until_s = time.monotonic() + REST_S
@@ -292,6 +293,10 @@ class Mender:
         path = self._path_of(number)
         is_mended = self._mended(path, (0, number, 0, first.end), is_right)
         return is_mended, self._read_all(path) if is_mended else data
+
+
+def _tell(path: str, position: int, size: int) -> None:
+    log.error("damage on disk was mended from another node", file=path, position=position, bytes=size)
 
 
 def damaged_regions(data: bytes, base_lsn: int, checksum: Checksum, tag: bytes, end_lsn: int = 0) -> list[Region]:

@@ -24,6 +24,7 @@ from warren.msgstore.log.checkpoint import (
     CheckpointReader,
 )
 from warren.msgstore.log.checksum import checksum_function
+from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
 from warren.replication.entries import CheckpointPiece
 
 _EPOCH: Final = Struct(">I4xQ16x")
@@ -65,6 +66,15 @@ class KeptCheckpoint:
     def needs(self, segment: SegmentHeader) -> bool:
         """Tell whether a segment must stay."""
         return segment.number in self.segments or segment.base_lsn + segment.capacity > self.lsn
+
+    def is_about(self, segment: SegmentHeader) -> bool:
+        """Tell whether a segment is the one that it refers to by this number: of the same place and epoch."""
+        needed = self.segments.get(segment.number)
+        if needed is None or (needed.base_lsn, needed.capacity) != (segment.base_lsn, segment.capacity):
+            return False
+        first_lsn = segment.base_lsn + SEGMENT_HEADER_BYTES
+        begun = [epoch for epoch, epoch_lsn in self.epochs if epoch_lsn <= first_lsn]
+        return not begun or max(begun) == segment.epoch
 
 
 class IncomingCheckpoint:

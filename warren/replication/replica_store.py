@@ -544,9 +544,10 @@ class ReplicaStore(FailStop):
                 f"the log that has come can be read up to LSN {lsn}, and it ends at {image.end_lsn}: the leader's log "
                 "is damaged there. The next checkpoint of the leader makes that part superfluous"
             )
-        for number, needed in KeptCheckpoint(content).segments.items():
+        kept = KeptCheckpoint(content)
+        for number in kept.segments:
             own = self._segments.get(number)
-            if number in image.numbers or own is None or not _is_of(needed, own):
+            if number in image.numbers or own is None or not kept.is_about(own):
                 continue
             if own is self._current:
                 self._seal()
@@ -716,8 +717,3 @@ class ReplicaStore(FailStop):
             if header.epoch > last:
                 epochs.setdefault(header.epoch, header.base_lsn + SEGMENT_HEADER_BYTES)
         return tuple(epochs.items())
-
-
-def _is_of(needed: NeededSegment, header: SegmentHeader) -> bool:
-    """Tell whether a segment is the one that a checkpoint needs."""
-    return (header.base_lsn, header.capacity) == (needed.base_lsn, needed.capacity)

@@ -380,6 +380,22 @@ def test_a_follower_finds_and_mends_a_damaged_header_in_a_pass() -> None:
     assert (segments(fs), scrub.mended, scrub.damaged) == (right, 1, 0)
 
 
+def test_zeros_where_the_checkpoint_has_frames_are_damage() -> None:
+    log, fs, replica = followed(30)
+    log.compact(needs=[2])
+    right = segments(fs)
+    peers: list[Questions] = [Peer(log.fs, lambda data: bytes(len(data)))]
+    scrub = ReplicaScrub(replica, SealedCopy(fs), lambda: peers)
+    handle = fs.open(segment_path(2), writable=True)
+    fs.write(handle, [bytes(2 * FRAME)], fs.size(handle) - 2 * FRAME)
+    fs.close(handle)
+    scrub.look_at_all()
+    assert (scrub.mended, scrub.damaged) == (0, 1)
+    peers[0] = Peer(log.fs)
+    scrub.look_at_all()
+    assert (segments(fs), scrub.mended, scrub.damaged) == (right, 1, 0)
+
+
 def test_a_follower_without_an_answer_counts_the_damage_until_it_is_mended() -> None:
     log, fs, replica = followed(30)
     peers: list[Questions] = [Peer(log.fs, lambda data: bytes(len(data)))]

@@ -269,6 +269,25 @@ def test_a_follower_keeps_a_segment_that_is_unusable_on_the_leader(
     assert segments(log.fs) == segments(fs)
 
 
+@pytest.mark.parametrize("field", ["epoch", "capacity", "base_lsn"])
+def test_a_segment_of_another_history_is_not_kept_for_one_that_is_unusable_on_the_leader(field: str) -> None:
+    log = ShippedLog()
+    log.commit(20)
+    fs = SimulatedFileSystem()
+    log.shipping.detach(Wire(log, follower(log, fs)).attachment)
+    log.commit(30)
+    log.compact(4, needs=[1, 2, 5])
+    lose(forgetful(log).fs, 2)
+    replica = follower(log, fs)
+    attachment = log.attach(replica)
+    header = replica._segments[2]
+    setattr(header, field, getattr(header, field) + 1)
+    for pieces in attachment.catch_up():
+        for entry in parsed(pieces):
+            replica.apply(entry, log.epoch)
+    assert list(replica.missing()) == [2]
+
+
 def test_a_follower_keeps_the_part_that_it_has_of_a_segment_that_is_unusable_on_the_leader() -> None:
     log = ShippedLog()
     log.commit(10)
