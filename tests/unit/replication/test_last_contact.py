@@ -23,6 +23,7 @@ from warren.replication.last_contact import NAME, Contact
 from warren.replication.link_to_leader import LinkToLeader
 from warren.replication.metadata_copy import MetadataCopy
 from warren.replication.promotion import SURE_S
+from warren.replication.replica_checkpoint import NeededSegment
 from warren.replication.replica_store import ReplicaStore
 from warren.replication.wire import Wire
 from warren.server.following import NotPromoted
@@ -66,6 +67,9 @@ class Replica:
         self.is_catching_up = False
         self.synced_lsn = self.received_lsn = 4096
         self.committed_lsn = 0
+
+    def missing(self) -> dict[int, NeededSegment]:
+        return {}
 
 
 class Link:
