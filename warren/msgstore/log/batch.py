@@ -177,7 +177,8 @@ class Batch:
         del self.messages[row:]
         del self._indexes[row:]
         if len(self._numbers) > row:
-            self._numbers, _ = pop(self._numbers)
+            numbers, _ = pop(self._numbers)
+            self._numbers = numbers
         self._row_of = None
 
     def _touch(self, index: QueueIndex) -> None:
