@@ -268,10 +268,13 @@ class Queue:
             if rules.overflow == "reject-publish-dlx":
                 self.dead_letter(message, "maxlen")
             return False
-        if rules.ttl_ms is not None:
-            self.latest_ms = max(self.latest_ms, self.world.now_ms)
+        self.note_coming()
         self.add(self.entry(message))
         return True
+
+    def note_coming(self) -> None:
+        if self.rules.ttl_ms is not None:
+            self.latest_ms = max(self.latest_ms, self.world.now_ms)
 
     def entry(self, message: Message) -> Entry:
         entry = Entry(message, self.world.now_ms, self.world.now_ms)
@@ -428,6 +431,7 @@ class Queue:
                 entry.aged = entry.alone = entry.returned = False
                 entry.redelivered = entry.returns > 0 or entry.suspect
                 entry.doubtful = entry.redelivered and self.world.pages_out
+                self.note_coming()
                 self.add(entry)
 
     def send_again(self) -> None:

@@ -87,11 +87,12 @@ class Expiry:
             message.time_ms = self.log.now_ms
         if self.log.now_ms > self._came_ms:
             self._came_ms = self.log.now_ms
-        if self._ttl_ms >= 0 and message.time_ms > self._latest_ms and self.queue.gate is None:
-            self._latest_ms = message.time_ms
 
     def becomes_ready(self, message: Message) -> None:
-        """Note the time of a message that the gate has held: later ones with earlier times are out of order."""
+        """Note when a message came, also one that is delivered at once: later ones with earlier times are out of order.
+
+        Delivered ones may return. Not earlier: those that came before it and wait for the gate as well are in order.
+        """
         if self._ttl_ms >= 0 and message.time_ms > self._latest_ms:
             self._latest_ms = message.time_ms
 
@@ -119,7 +120,6 @@ class Expiry:
                 # The clock was set back: earlier messages leave later.
                 self._note_early(message.time_ms + self._ttl_ms, place)
             else:
-                self._latest_ms = message.time_ms
                 self._timers.at(message.time_ms + self._ttl_ms, self._timer)
 
     def returns(self, delivery: Delivery) -> bool:

@@ -133,7 +133,6 @@ class RuleKeeper(Timer):
 
     def committed(self, message: Message, place: i64, *, hands_over: bool) -> None:
         """Make a message ready that the gate has held, and that is stored; `hands_over`: a consumer may get it now."""
-        self.expiry.becomes_ready(message)
         given = self._make_ready(message, place >> LANE_SHIFT, is_stored=True, hands_over=hands_over)
         assert given == place, "a message is ready at another place than it was given"
 
@@ -141,6 +140,7 @@ class RuleKeeper(Timer):
         """Hand a message to a consumer, or add it to those that wait; return its place."""
         queue = self.queue
         ready = queue.ready
+        self.expiry.becomes_ready(message)
         if hands_over and queue.is_hungry:
             given: i64 = self.dispatch.maybe_hand_over(message, lane, is_stored)
             if given >= 0:

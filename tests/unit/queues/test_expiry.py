@@ -89,6 +89,30 @@ def test_a_released_message_keeps_its_time_to_live_when_the_clock_is_set_back() 
     assert got is not None and body_of(got) == b"delayed"
 
 
+def test_a_released_message_does_not_keep_later_ones_that_expire_earlier() -> None:
+    """It went to a consumer at once, the clock was set back, and then all came back: it stands before them."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q", arguments={"x-message-ttl": 2000})
+    client.publish("", "q", b"delayed", headers=encode_table({"x-delay": 1000}))
+    client.consume("q", "c")
+    log = harness.broker.log
+    log.now_ms += 1000
+    harness.broker.timers.run_due(log.now_ms)
+    harness.settle()
+    assert harness.queue("q").unacked_count == 1
+    log.now_ms -= 500
+    client.publish("", "q", b"earlier")
+    client.hang_up()
+    assert harness.queue("q").ready_count == 2
+    log.now_ms += 2000
+    harness.broker.timers.run_due(log.now_ms)
+    assert [message.body() for message in harness.queue("q").ready.in_memory()] == [b"delayed"]
+    log.now_ms += 500
+    harness.broker.timers.run_due(log.now_ms)
+    assert harness.queue("q").ready_count == 0
+
+
 def test_the_deadlines_of_many_messages_that_come_back_are_all_noted() -> None:
     """Those of messages that do not wait are forgotten then, but not that of the message that is coming back."""
     harness = Harness()
