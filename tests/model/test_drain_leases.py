@@ -89,6 +89,8 @@ def test_what_others_do_with_the_session_is_no_sign_of_its_reader() -> None:
         place.claim(stale, 0, 1)
     with pytest.raises(Fenced):
         place.drains.mark(place.drain(), stale)
+    with pytest.raises(Fenced):
+        place.call(lambda: place.drains.settle(place.drain(), [(0, 1)], "ack", None, stale))
     with pytest.raises(StillClaimed):
         place.delete()
     assert place.drains.listed(place.drains.claims_of(place.drain())).last_seen_ms == seen_ms

@@ -268,7 +268,6 @@ class Drains:
         Raises:
             DrainError: `NoDrain`, `Fenced`, `Diverged`, `Ahead`, `Busy`.
         """
-        self._check(drain, epoch)
         async with self._turn(drain, epoch):
             claims = self.claims_of(drain)
             offsets = self._view.offsets
@@ -317,7 +316,6 @@ class Drains:
         Raises:
             DrainError: `NoDrain`, `Fenced`, `NotClaimed`, `NoDeadLetters`, `NoQueue`, `TooMany`, `Busy`.
         """
-        self._check_restored(drain.vhost)
         async with self._turn(drain, epoch):
             claims = self.claims_of(drain)
             first, end = await self._first(claims), self._synced_end(claims)
@@ -350,7 +348,6 @@ class Drains:
         Raises:
             DrainError: `NoDrain`, `Fenced`, `NotClaimed`, `Busy`.
         """
-        self._check(drain, epoch)
         async with self._turn(drain, epoch):
             claims = self.claims_of(drain)
             oldest, synced = await self._first(claims), self._synced_end(claims)
@@ -386,7 +383,6 @@ class Drains:
             self._check_restored(drain.vhost)
             self.claims_of(drain)
             epoch = self._next_epoch(drain, self._note(drain))
-        self._check(drain, epoch)
         async with self._turn(drain, epoch, by_reader=by_reader):
             claims = self.claims_of(drain)
             queue = self._maybe_home(drain)
@@ -417,7 +413,6 @@ class Drains:
         Raises:
             DrainError: `NoDrain`, `Fenced`, `StillClaimed`, `Busy`.
         """
-        self._check_restored(drain.vhost)
         async with self._turn(drain, epoch, by_reader=False):
             claims = self.claims_of(drain)
             claimed = self._view.claims.row(claims).messages
@@ -630,7 +625,10 @@ class Drains:
     @asynccontextmanager
     async def _turn(self, drain: Drain, epoch: int | None, *, by_reader: bool = True) -> AsyncIterator[None]:
         """Hold the session exclusively; it was not deleted, and opened again, since the caller asked."""
+        self._check_restored(drain.vhost)
         asked = self.claims_of(drain)
+        if epoch is not None:
+            self._check(drain, epoch)  # a call of an earlier reader is no sign of the current one
         with self._under_way(drain.vhost, drain.claims_name, by_reader=by_reader) as presence:
             with trio.move_on_after(TURN_S) as waiting:
                 await presence.turn.acquire()
