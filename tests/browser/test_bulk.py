@@ -128,6 +128,21 @@ def test_what_is_claimed_meanwhile_is_not_lost_by_a_page_that_did_not_know(
 
 
 @pytest.mark.long
+def test_a_drain_that_was_opened_again_meanwhile_is_not_deleted_by_a_page_that_did_not_know(
+    ui: Ui, api: Api, amqp: Connect, vhost: str
+) -> None:
+    fill(amqp, "orders", 3)
+    path = claim(api, vhost, "orders", "lake", 2)
+    ui.visit("bulk", vhost=vhost)
+    ui.press("Delete…", ui.card("Drains").get_by_role("row", name="orders"))
+    epoch = api.post(f"{path}/open", {}).json["epoch"]
+    ui.press("Delete with what is claimed", ui.dialog)
+    expect(ui.dialog.get_by_role("alert")).to_contain_text(f"has epoch {epoch} now")
+    ui.press("Cancel", ui.dialog)
+    assert api.get(path)["claimed"] == 2
+
+
+@pytest.mark.long
 def test_a_snapshot_is_shown_and_deleted(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
     fill(amqp, "orders", 4)
     made = api.post(f"/warren/snapshots/{q(vhost)}/orders", {"ttl_s": 7200}).json

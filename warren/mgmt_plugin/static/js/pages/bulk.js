@@ -1,6 +1,6 @@
 // What programs hold that read and write in bulk: claims of drains, snapshots of queues, staged messages.
 
-import { del, path, post } from '../api.js';
+import { del, path, post, withQuery } from '../api.js';
 import { Bytes, Duration, formatNumber, Num, When } from '../format.js';
 import { confirmAction } from '../parts/dialog.js';
 import { QueueLink, queueHref, VhostLink } from '../parts/links.js';
@@ -94,7 +94,14 @@ async function deleteDrain(drain, reload) {
     detail: claims ? 'Release it first to have them back in the queue.' : '',
     action: claims ? 'Delete with what is claimed' : 'Delete drain',
     done: `Drain ${drain.name} is deleted.`,
-    run: () => del(path`warren/drains/${drain.vhost}/${drain.queue}/${drain.name}` + (claims ? '?discard=true' : '')),
+    // Only the session that is shown: a reader may have opened the drain again meanwhile.
+    run: () =>
+      del(
+        withQuery(path`warren/drains/${drain.vhost}/${drain.queue}/${drain.name}`, {
+          epoch: drain.epoch,
+          discard: claims ? 'true' : null,
+        }),
+      ),
   });
   if (done) reload();
 }
