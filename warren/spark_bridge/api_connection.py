@@ -153,6 +153,13 @@ class ApiConnection:
         other._connect_timeout_s = min(self._connect_timeout_s, NODE_CONNECT_S)
         return other
 
+    def impatient(self, answer_s: float) -> Self:
+        """Return a client that waits at most so long for a connection, or an answer, before it tries again."""
+        other = copy.copy(self)
+        other._timeout_s = min(self._timeout_s, answer_s)
+        other._connect_timeout_s = min(self._connect_timeout_s, answer_s)
+        return other
+
     def close(self) -> None:
         """Close the connection; the next call opens another one."""
         if self._connection is not None:

@@ -4,6 +4,8 @@
    heartbeat is stopped. The thread is a daemon: it does not keep a process alive.
 2. It makes no decisions. A session that another query has opened is no longer marked; the reader notices that at its
    next call.
+3. No error ends it: it prints the error, and marks the sessions again after the usual pause. It waits for an answer
+   half as long as that, so that a connection that was cut without a word is replaced before a lease ends.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Heartbeat:
 
     def run(self) -> None:
         """Mark all sessions repeatedly, until it is stopped."""
-        with self._connect() as client:
+        with self._connect().impatient(self._pause_s / 2) as client:
             while not self._wait(self._pause_s):
                 self.beat(client)
 
@@ -62,5 +64,6 @@ class Heartbeat:
                 client.mark(queue, self._name, epoch)
             except (Fenced, NoDrain):
                 del self._epochs[queue]
-            except BridgeError as error:
-                say(f"no sign of life for what is claimed of queue {queue!r}: {error}")
+            except Exception as error:  # whatever it is: without signs the claims go back while a batch is written
+                text = str(error) if isinstance(error, BridgeError) else f"{type(error).__name__}: {error}"
+                say(f"no sign of life for what is claimed of queue {queue!r}: {text}")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 
 def say(text: str) -> None:
-    """Write a line to standard error: the place where Spark keeps the output of its workers."""
-    print(f"warren: {text}", file=sys.stderr, flush=True)
+    """Write a line to standard error: the place where Spark keeps the output of its workers. Never fails."""
+    # Spark may have closed it, or its disk may be full: what the line is about goes on.
+    with suppress(OSError, ValueError):
+        print(f"warren: {text}", file=sys.stderr, flush=True)

@@ -601,7 +601,10 @@ class Drains:
             raise NoDrain(f"drain '{drain.consumer}' of queue '{drain.queue}' was deleted")
         latest = self._note(drain).epoch
         if epoch != latest:
-            raise Fenced(f"drain '{drain.consumer}' of queue '{drain.queue}' has epoch {latest} now, not {epoch}")
+            raise Fenced(
+                f"drain '{drain.consumer}' of queue '{drain.queue}' has epoch {latest} now, not {epoch}: another "
+                "reader has opened it, or its claims were released by an operator or because its lease expired"
+            )
 
     def _presence(self, vhost_name: str, name: str) -> _Presence:
         return self._present.setdefault((vhost_name, name), _Presence(self._clock()))
