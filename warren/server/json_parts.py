@@ -37,7 +37,7 @@ class NotAnObject(ValueError):
 
 
 class Part(NamedTuple):
-    """A member of the object, or item `number` of a member that is an array; -1: it is not one."""
+    """A member of the object, or item `number` of a member that is an array; -1: it is not one, or is empty."""
 
     key: str
     number: int
@@ -96,6 +96,8 @@ def parts_of(data: bytes) -> Iterator[Part | None]:
             elif state == "items" and mark in b",]":
                 if mark == b"," or number or not is_blank:
                     part = Part(key, number, start, place, values)
+                else:
+                    part = Part(key, -1, start - 1, place + 1, values)
                 number += 1
                 state = "items" if mark == b"," else "after items"
             elif state == "value" and mark in b",}":

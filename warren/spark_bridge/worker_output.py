@@ -8,6 +8,6 @@ from contextlib import suppress
 
 def say(text: str) -> None:
     """Write a line to standard error: the place where Spark keeps the output of its workers. Never fails."""
-    # Spark may have closed it, or its disk may be full: what the line is about goes on.
+    # Spark may have closed it, or its disk may be full: that must not fail the caller.
     with suppress(OSError, ValueError):
         print(f"warren: {text}", file=sys.stderr, flush=True)

@@ -324,17 +324,28 @@ MetadataChange = (
 
 
 _NAMES: Final = ("name", "vhost", "user", "exchange", "component")
+# Texts for people. A file of definitions has those of a vhost twice, each byte may take six there, and all has to fit
+# into an item (`server.definitions.schema`).
+_LABELS: Final = ("description", "tags")
+LABEL_BYTES_MAX: Final = 64 << 10
+TEXT_BYTES_MAX: Final = 4 << 20
+TEXTS_MAX: Final = 1000
 
 
 def check_storable(change: MetadataChange) -> None:
-    """Refuse an administrator's text that no database stores, and names that AMQP cannot express.
+    """Refuse an administrator's text that no database stores, or no file of definitions, and names that AMQP lacks.
 
     Raises:
-        ValueError: NUL, half of a surrogate pair, or a name of more than `NAME_MAX_BYTES`.
+        ValueError: NUL, half of a surrogate pair, a name of more than `NAME_MAX_BYTES`, or more text than the limits.
     """
     for field in change.__slots__:
         value = getattr(change, field)
-        for text in value if isinstance(value, tuple) else (value,):
+        texts = value if isinstance(value, tuple) else (value,)
+        most: int = LABEL_BYTES_MAX if field in _LABELS else TEXT_BYTES_MAX
+        together: int = 0
+        if len(texts) > TEXTS_MAX:
+            raise ValueError(f"{field}: {len(texts)} are too many (maximum {TEXTS_MAX})")
+        for text in texts:
             if not isinstance(text, str):
                 continue
             try:
@@ -345,3 +356,6 @@ def check_storable(change: MetadataChange) -> None:
                 raise ValueError(f"{field} contains a NUL character")
             if size > NAME_MAX_BYTES and field in _NAMES:
                 raise ValueError(f"{field} is longer than {NAME_MAX_BYTES} bytes")
+            together += size
+        if together > most:
+            raise ValueError(f"{field} is longer than {most} bytes")

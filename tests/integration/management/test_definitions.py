@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 from broker_process import WarrenProcess
+
+from warren.vhosts.metadata import LABEL_BYTES_MAX, TEXTS_MAX
 
 from .api import Api
 
@@ -81,6 +84,24 @@ def test_what_is_exported_makes_another_broker_the_same(tmp_path: Path, api: Api
         other.stop()
         other.start()
         assert again.get("/definitions") == exported
+
+
+def test_the_largest_objects_that_can_be_made_are_exported_and_imported_again(process: WarrenProcess, api: Api) -> None:
+    """They are larger in a file: a vhost has its texts twice, and JSON may write a number in another form."""
+    floats = [1e15] * 19_900
+    label, tags = "\x01" * LABEL_BYTES_MAX, ",".join(f"tag{at}" for at in range(TEXTS_MAX))
+    api.put("/vhosts/large", {"description": label, "tags": tags})
+    api.put("/users/large", {"password": "x", "tags": tags})
+    api.put("/global-parameters/floats", {"value": floats})
+    api.put("/global-parameters/long", {"value": "x" * ((1 << 20) - 20)})
+    channel = pika.BlockingConnection(pika.ConnectionParameters(port=process.amqp_port)).channel()
+    large: list[dict[str, Any]] = [{"k": "\x01" * 130_000}, {f"k{at}": [None] for at in range(2000)}]
+    for number, arguments in enumerate(large):
+        channel.queue_declare(f"q{number}", durable=True, arguments=arguments)
+    exported = api.get("/definitions")
+    assert len(exported["queues"]) == 2
+    assert api.post("/definitions", exported).status == 204
+    assert api.get("/definitions") == exported
 
 
 def test_a_file_of_rabbitmq_3_is_imported(process: WarrenProcess, api: Api) -> None:

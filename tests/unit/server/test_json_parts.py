@@ -35,7 +35,9 @@ def test_the_parts_are_those_of_the_decoded_object_however_it_is_cut(monkeypatch
         wanted = []
         for key, member in value.items():
             wanted += (
-                [(key, at, item) for at, item in enumerate(member)] if type(member) is list else [(key, -1, member)]
+                [(key, at, item) for at, item in enumerate(member)]
+                if type(member) is list and member
+                else [(key, -1, member)]
             )
         assert found == wanted
 

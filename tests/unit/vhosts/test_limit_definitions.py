@@ -7,7 +7,16 @@ import re
 import pytest
 
 from warren.vhosts.limits import MAX_QUEUES, USER_LIMITS, VHOST_LIMITS, is_reached, parse_limits
-from warren.vhosts.metadata import PolicyPut, UserLimitsPut, VhostPut, check_storable
+from warren.vhosts.metadata import (
+    LABEL_BYTES_MAX,
+    TEXT_BYTES_MAX,
+    TEXTS_MAX,
+    GlobalParameterPut,
+    PolicyPut,
+    UserLimitsPut,
+    VhostPut,
+    check_storable,
+)
 
 
 def test_what_is_said_is_read() -> None:
@@ -63,9 +72,15 @@ def test_zero_is_none_and_less_is_any_number(limits: dict[str, int], count: int,
         (VhostPut("\ud800"), "name is not valid Unicode"),
         (UserLimitsPut("u", '{"\udfff":1}'), "definition is not valid Unicode"),
         (PolicyPut("/", "é" * 128, "", "all", 0, "{}"), "name is longer than 255 bytes"),
+        (VhostPut("v", "é" * (LABEL_BYTES_MAX // 2) + "x"), "description is longer than 65536 bytes"),
+        (VhostPut("v", tags=("x" * (LABEL_BYTES_MAX // 2),) * 3), "tags is longer than 65536 bytes"),
+        (VhostPut("v", tags=("x",) * (TEXTS_MAX + 1)), "tags: 1001 are too many (maximum 1000)"),
+        (GlobalParameterPut("p", "x" * (TEXT_BYTES_MAX + 1)), "value is longer than 4194304 bytes"),
     ],
 )
-def test_text_that_no_database_stores_is_refused(change: VhostPut | UserLimitsPut | PolicyPut, text: str) -> None:
+def test_text_that_no_database_or_no_file_takes_is_refused(
+    change: VhostPut | UserLimitsPut | PolicyPut | GlobalParameterPut, text: str
+) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         check_storable(change)
 

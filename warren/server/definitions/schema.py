@@ -19,6 +19,7 @@
    hash that is not encoded again is accepted, too.
 5. Each item is found and decoded on its own, with pauses, and has a maximum size: even the largest file does not take a
    long turn of the broker.
+6. If a key occurs twice, at the top or in an item, the last one counts.
 
 Source: RabbitMQ, "Definition Export and Import"; forms from 3.10.8 and 4.x.
 """
@@ -39,9 +40,9 @@ from warren.server.logins.passwords import SCRYPT, PasswordHash, check_hash
 Pause = Callable[[], Awaitable[None]]
 
 PROBLEMS_SHOWN: Final = 100
-# An object that is made by its own route has at most as much.
-ITEM_BYTES_MAX: Final = 1 << 20
-ITEM_VALUES_MAX: Final = 20_000
+# An object that exists is exported with less, see `vhosts.metadata.check_storable`: what is exported can be imported.
+ITEM_BYTES_MAX: Final = 5 << 20
+ITEM_VALUES_MAX: Final = 100_000
 _OBJECT = dict[str, Any] | list[Any] | None  # an empty object may be written as an empty array
 _TAGS = list[str] | str | None
 
@@ -207,6 +208,9 @@ async def read_definitions(data: bytes, only_vhost: str | None, pause: Pause) ->
                 if part.key in _VERSIONS:
                     versions[part.key] = raw
                 elif part.key in (_KINDS if only_vhost is None else _OF_A_VHOST):
+                    if part.number <= 0:  # see (6)
+                        problems[part.key] = []
+                        getattr(definitions, part.key).clear()
                     problems[part.key] += _read_item(definitions, part, raw, only_vhost)
             await pause()
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
@@ -240,7 +244,7 @@ def _read_item(definitions: Definitions, part: Part, raw: bytes, only_vhost: str
     """Read an item; return its faults."""
     place = _place(part)
     if part.number < 0:
-        return [f"{place}: must be an array"]
+        return [] if msgspec.json.decode(raw) == [] else [f"{place}: must be an array"]
     kind = _KINDS[part.key]
     try:
         item: Any = _DECODERS[part.key].decode(raw)

@@ -631,7 +631,7 @@ class Drains:
         self._check_restored(drain.vhost)
         asked = self.claims_of(drain)
         if epoch is not None:
-            self._check(drain, epoch)  # a call of an earlier reader is no sign of the current one
+            self._check(drain, epoch)  # a call of an earlier reader renews nothing
         with self._under_way(drain.vhost, drain.claims_name, by_reader=by_reader) as presence:
             with trio.move_on_after(TURN_S) as waiting:
                 await presence.turn.acquire()

@@ -157,4 +157,13 @@ def test_a_large_file_is_decoded_an_item_at_a_time(monkeypatch: pytest.MonkeyPat
 def test_an_item_has_a_maximum_size(value: Any) -> None:
     with pytest.raises(ItemTooLarge) as refused:
         read({"later": [1, value], "queues": "wrong"})
-    assert refused.value.problems == ["later[1]: more than 1048576 bytes or 20000 values, the maximum of an item"]
+    assert refused.value.problems == ["later[1]: more than 5242880 bytes or 100000 values, the maximum of an item"]
+
+
+@pytest.mark.parametrize("last", [[], [queue("b")]])
+def test_of_a_section_that_occurs_twice_the_last_one_counts(last: list[Document]) -> None:
+    """As of every key: RabbitMQ's decoder makes a map of the object."""
+    first = json.dumps([queue("a"), {"name": 5}, queue("c")])
+    data = f'{{"queues": {first}, "queues": "wrong", "queues": {json.dumps(last)}}}'
+    assert [item.name for _, item in read(data.encode()).queues] == [each["name"] for each in last]
+    assert refusal(f'{{"queues": {json.dumps(last)}, "queues": {{}}}}'.encode()) == ["queues: must be an array"]
