@@ -41,7 +41,8 @@ PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
 PACKAGES: Final = ("spark_bridge", "lake")  # that executors need; the second one for `warren lake --engine spark`
 SAMPLE_ROWS: Final = 1000
 _VARIANT_CHARACTERS: Final = 4 << 20
-_STRING: Final = r'"(?:[^"\\]|\\.)*"'
+# Without going back: Java's stack does not hold a step for each character of a long text.
+_STRING: Final = r'"(?:[^"\\]++|\\.)*+"'
 _NUMBER: Final = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _NOT_ZERO: Final = r"^-?[0.]*[1-9]"
 # What a body has, in any place, with a number that may be lost: in any column, in one of floats, times, decimals.
@@ -142,7 +143,8 @@ def with_json(
     wanted = StructType(parsed.fields)
     if corrupt not in wanted.fieldNames():
         wanted = wanted.add(corrupt, StringType())
-    how = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt, "allowNonNumericNumbers": "false"}
+    how = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
+    how |= {"allowNonNumericNumbers": "false", "allowSingleQuotes": "false"}
     body = F.col("body").cast("string")
     found = F.from_json(body, wanted, how)
     nothing = F.struct(
@@ -162,14 +164,19 @@ def _is_loose(body: Column, found: Column, schema: StructType) -> Column:
     # Spark reads up to the end of the first value. In an array that ends with an unguessable text the rest is seen,
     # and a variant has each name once.
     end = uuid4().hex
-    whole = F.try_parse_json(F.concat(F.lit("["), body, F.lit(f',"{end}"]')))
+    array = F.concat(F.lit("["), body, F.lit(f',"{end}"]'))
+    whole = F.try_parse_json(array)
     is_one = (
         F.try_variant_get(whole, "$[1]", "string").eqNullSafe(end) & F.try_variant_get(whole, "$[2]", "string").isNull()
     )
-    is_large = F.length(body) > _VARIANT_CHARACTERS  # too large for a variant and invalid look the same
+    # Too large for a variant and invalid look the same. Of a large one it is only seen whether something follows.
+    is_large = (F.length(body) > _VARIANT_CHARACTERS) & whole.isNull()
+    is_large_one = (
+        is_large & F.json_array_length(array).eqNullSafe(2) & F.get_json_object(array, "$[1]").eqNullSafe(end)
+    )
     infinite = _maybe_infinite(found, schema)
     lost = _maybe_lost(body, found, schema)
-    loose = (F.trim(body) == "") | (~is_large & ~is_one)
+    loose = (F.trim(body) == "") | ~(is_one | is_large_one)
     more = [each for each in (infinite, lost) if each is not None]
     return reduce(lambda one, other: one | other, more, loose | _is_tiny(body))
 
