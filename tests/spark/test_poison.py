@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from warren.spark_bridge import Claims, read, read_stream, with_json
-from warren.spark_bridge.bridge_errors import Refused
+from warren.spark_bridge.bridge_errors import Fenced, Refused
 
 from .lake import DEADLINE_S
 from .messages import Publisher
@@ -85,6 +85,41 @@ def test_what_is_no_json_is_dead_lettered_and_the_query_goes_on(
     rows = spark.read.parquet(str(tmp_path / "orders")).orderBy("offset").collect()
     assert [(row.offset, row.id) for row in rows] == [(0, 1), (2, 2)]
     assert drained(publisher, f"{name}-dead") == [b"poison", b'{"id": "x"}']
+
+
+@pytest.mark.long
+def test_rows_of_an_earlier_query_settle_nothing_of_a_later_one(
+    spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path
+) -> None:
+    """The later one has the same claims by the same numbers, and decides about them itself."""
+    publisher.queue(name, 2, **dead_letters_to(publisher, f"{name}-dead"))
+    claims = Claims("lake", managementUrl=publisher.url)
+    rows = str(tmp_path / "rows")
+    settled: list[int] = []
+
+    def keep(batch: DataFrame, number: int) -> None:
+        batch.where("offset = 0").cache().write.parquet(rows)
+        claims.requeue(batch)
+        raise RuntimeError("the first query fails")
+
+    def settle(batch: DataFrame, number: int) -> None:
+        claims.ack(batch.where("offset = 0"))
+        claims.dead_letter(batch.where("offset = 1"))
+        with pytest.raises(Fenced, match="since these rows were read"):
+            claims.dead_letter(spark.read.parquet(rows))
+        settled.append(number)
+
+    for work in (keep, settle):
+        frame = read_stream(spark, name, DRAIN, managementUrl=publisher.url)
+        writer = frame.writeStream.foreachBatch(work).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        if work is keep:
+            with pytest.raises(StreamingQueryException, match="the first query fails"):
+                ended(writer.trigger(availableNow=True).start())
+        else:
+            ended(writer.trigger(availableNow=True).start())
+    assert settled == [0]
+    assert drained(publisher, f"{name}-dead") == [b"1"]
+    assert drained(publisher, name) == []
 
 
 def test_corrupt_bodies_fail_a_query_if_one_wants(spark: SparkSession, publisher: Publisher, name: str) -> None:

@@ -7,8 +7,9 @@
    repeated decides again, and the last decision counts; a batch that never finishes has decided nothing. So each
    decision is carried out exactly once with its batch.
 2. A message without a decision is acknowledged. A message that is already acknowledged can no longer be settled.
-3. A task settles claims of the session that it has found first: if that is deleted and opened again meanwhile, or
-   another query opens it, the task fails, and the claims of others stay as they are.
+3. Rows settle claims of the session that they were read in. A session that another query has opened for a load of its
+   own is refused (`loads`). A task settles claims of the session that it has found first: if that is deleted and
+   opened again meanwhile, or another query opens it, the task fails, and the claims of others stay as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warren.spark_bridge.bridge_errors import UsageError
+from warren.spark_bridge.bridge_errors import Fenced, UsageError
+from warren.spark_bridge.loads import maybe_load_of, owner_of
 from warren.spark_bridge.options import CONNECTION_OPTIONS, Given, check_names, connection_of
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ class Claims:
 
     def _settle(self, frame: DataFrame, how: str, delay_ms: int | None = None) -> None:
         check_key(frame.columns)
-        self.settle_rows(frame.select(*KEY).toArrow(), how, delay_ms)
+        self.settle_rows(frame.select(*KEY).toArrow(), how, delay_ms, load=maybe_load_of(frame.schema))
 
     def settle_rows(
         self,
@@ -77,10 +79,15 @@ class Claims:
         how: str,
         delay_ms: int | None = None,
         found: dict[str, tuple[str, int]] | None = None,
+        load: str | None = None,
     ) -> None:
         """Settle the messages that columns `queue` and `offset` name.
 
         `found`: the sessions of earlier rows, id and epoch by queue: it must still be these, and new ones are added.
+        `load`: the one that the rows come from; None: it is not known.
+
+        Raises:
+            Fenced: a query of another load has opened the session.
         """
         if not rows.num_rows:
             return
@@ -91,6 +98,11 @@ class Claims:
                 ranges = _ranges(offsets.filter(pc.equal(queues, queue)).to_numpy())
                 if queue not in found:
                     session = client.drain(queue, self._name)
+                    if load is not None and session.get("owner") != owner_of(load):
+                        raise Fenced(
+                            f"drain {self._name!r} of queue {queue!r} was opened by {session.get('owner')!r} since "
+                            "these rows were read: settle the rows that the current query reads"
+                        )
                     found[queue] = client.describe(str(session["claims"])).id, int(session["epoch"])
                 id, epoch = found[queue]
                 for first in range(0, len(ranges), RANGES_MAX):
@@ -102,21 +114,25 @@ class Claims:
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.functions import arrow_udf  # which needs no pandas
 
-        def kept(columns: Iterator[tuple[pa.Array, pa.Array, pa.Array]]) -> Iterator[pa.Array]:
-            return self.settled(columns)
-
         check_key(frame.columns)
+        load = maybe_load_of(frame.schema)
+
+        def kept(columns: Iterator[tuple[pa.Array, pa.Array, pa.Array]]) -> Iterator[pa.Array]:
+            return self.settled(columns, load)
+
         # Not deterministic, as far as Spark is concerned: it stays where it is in the plan.
         make: Any = arrow_udf
         settle = make(kept, "boolean").asNondeterministic()
         return frame.where(settle(*KEY, F.coalesce(condition, F.lit(False))))
 
-    def settled(self, columns: Iterator[tuple[pa.Array, pa.Array, pa.Array]]) -> Iterator[pa.Array]:
+    def settled(
+        self, columns: Iterator[tuple[pa.Array, pa.Array, pa.Array]], load: str | None = None
+    ) -> Iterator[pa.Array]:
         """Dead-letter rows in a task, given by queue, offset and a flag; yield which rows are left."""
         found: dict[str, tuple[str, int]] = {}
         for queues, offsets, is_bad in columns:
             rows = pa.RecordBatch.from_arrays([queues, offsets], names=list(KEY))
-            self.settle_rows(rows.filter(is_bad), DEAD_LETTER, found=found)
+            self.settle_rows(rows.filter(is_bad), DEAD_LETTER, found=found, load=load)
             yield pc.invert(is_bad)
 
 

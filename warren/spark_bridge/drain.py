@@ -38,6 +38,7 @@ from warren.spark_bridge.bridge_errors import DataLoss
 from warren.spark_bridge.control import DrainSession
 from warren.spark_bridge.heartbeat import Heartbeat
 from warren.spark_bridge.lives import id_at
+from warren.spark_bridge.loads import maybe_load_of, owner_of
 from warren.spark_bridge.offsets import CLAIMS, Position, begin, document, is_sentinel, positions_of, sentinel
 from warren.spark_bridge.options import DRAIN, OptionError, ReadOptions
 from warren.spark_bridge.pieces import Range
@@ -148,7 +149,7 @@ class DrainReader(QueryReader):
         found = self._sessions.get(queue)
         if found is None:
             lease_s = self.options.claim_ttl_s
-            found = self.client.open_drain(queue, self.name, "Spark", lease_s=lease_s)
+            found = self.client.open_drain(queue, self.name, owner_of(maybe_load_of(self.schema)), lease_s=lease_s)
             self._sessions[queue] = found
             if lease_s is not None:
                 if self._heartbeat is None:

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from warren.spark_bridge.batch import BatchReader, FilteringReader
 from warren.spark_bridge.drain import DrainReader
+from warren.spark_bridge.loads import marked
 from warren.spark_bridge.options import CONNECTION_OPTIONS, DRAIN, READ_OPTIONS, ReadOptions, check_names, read_options
 from warren.spark_bridge.schema import spark_schema
 from warren.spark_bridge.spark_types import check_schema
@@ -58,7 +59,8 @@ class WarrenDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of a message, as the options want them."""
         options = read_options(self.options)
-        return spark_schema(options.headers_format, options.body_as, options.columns)
+        found = spark_schema(options.headers_format, options.body_as, options.columns)
+        return marked(found, self.load_id) if options.mode == DRAIN else found
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader for a batch."""
