@@ -306,7 +306,8 @@ class Export:
             raise UsageError(f"mode {mode}: from and to are for streams")
         if mode == DRAIN and self._options.where is not None:
             raise UsageError(
-                f"mode {mode}: with a condition the other messages would leave the queue, too, and be in no file"
+                f"mode {mode}: with a condition the other messages would leave the queue, too, and be in no file. "
+                "Export without it; claims of an earlier version return by: warren ctl release_drain QUEUE NAME"
             )
         if mode != DRAIN and self._options.consumer is not None:
             raise UsageError(f"mode {mode}: a consumer name is for draining")
