@@ -128,7 +128,7 @@ def test_what_is_claimed_meanwhile_is_not_lost_by_a_page_that_did_not_know(
 
 
 @pytest.mark.long
-def test_a_drain_that_was_opened_again_meanwhile_is_not_deleted_by_a_page_that_did_not_know(
+def test_a_drain_that_was_opened_again_is_neither_deleted_nor_released_by_a_page_that_did_not_know(
     ui: Ui, api: Api, amqp: Connect, vhost: str
 ) -> None:
     fill(amqp, "orders", 3)
@@ -139,7 +139,13 @@ def test_a_drain_that_was_opened_again_meanwhile_is_not_deleted_by_a_page_that_d
     ui.press("Delete with what is claimed", ui.dialog)
     expect(ui.dialog.get_by_role("alert")).to_contain_text(f"has epoch {epoch} now")
     ui.press("Cancel", ui.dialog)
-    assert api.get(path)["claimed"] == 2
+    ui.visit("bulk", vhost=vhost)
+    ui.press("Release…", ui.card("Drains").get_by_role("row", name="orders"))
+    later = api.post(f"{path}/open", {}).json["epoch"]
+    ui.press("Release", ui.dialog)
+    expect(ui.dialog.get_by_role("alert")).to_contain_text(f"has epoch {later} now")
+    ui.press("Cancel", ui.dialog)
+    assert (api.get(path)["claimed"], api.get(path)["epoch"]) == (2, later)
 
 
 @pytest.mark.long

@@ -687,3 +687,17 @@ def test_claims_that_are_settled_one_by_one_are_written_one_by_one() -> None:
         return int(log.next_lsn) - before
 
     assert written(600) < 2.5 * written(300)
+
+
+def test_an_operator_releases_only_the_session_that_was_seen() -> None:
+    place = Place()
+    place.publish(3)
+    seen = place.open().epoch
+    assert place.claim(seen, 0, 3) == (0, 3)
+    epoch = place.open().epoch
+    with pytest.raises(Fenced):
+        place.call(lambda: place.drains.release(place.drain(), None, seen))
+    assert place.claim(epoch, 0, 3) == (0, 3), "its reader is not shut out"
+    assert place.call(lambda: place.drains.release(place.drain(), None, epoch)) == 3
+    with pytest.raises(Fenced):
+        place.claim(epoch, 0, 3)

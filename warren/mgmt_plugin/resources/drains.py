@@ -122,9 +122,10 @@ class Failing(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Releasing(msgspec.Struct, forbid_unknown_fields=True):
-    """The epoch of a session; None: an operator releases, whichever session is open."""
+    """The epoch of a session; None: an operator releases the open session. `seen`: only if it has this epoch."""
 
     epoch: int | None = None
+    seen: int | None = None
 
 
 def _refused(error: DrainError) -> HttpError:
@@ -288,7 +289,7 @@ class DrainHandlers(Handlers):
         if order.epoch is None:
             _check_operator(call)
         try:
-            return {"released": await self._drains.release(drain, order.epoch)}
+            return {"released": await self._drains.release(drain, order.epoch, order.seen)}
         except DrainError as error:
             raise _refused(error) from None
 

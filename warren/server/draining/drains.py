@@ -368,12 +368,12 @@ class Drains:
             await self._management.messages.deleted()
             return note.failed
 
-    async def release(self, drain: Drain, epoch: int | None) -> int:
+    async def release(self, drain: Drain, epoch: int | None, seen: int | None = None) -> int:
         """Move the claimed messages back to the queue, and return their number.
 
         Claims that a reader has acknowledged leave as it has decided, also if its call was interrupted. The others go
         behind the waiting messages, flagged as redelivered. Without `epoch` the reader that has the session open is
-        fenced.
+        fenced; `seen`: only if this is its epoch, None: any.
 
         Raises:
             DrainError: `NoDrain`, `Fenced`, `NoQueue`, `Busy`.
@@ -382,6 +382,8 @@ class Drains:
         if epoch is None:
             self._check_restored(drain.vhost)
             self.claims_of(drain)
+            if seen is not None:
+                self._check(drain, seen)
             epoch = self._next_epoch(drain, self._note(drain))
         async with self._turn(drain, epoch, by_reader=by_reader):
             claims = self.claims_of(drain)

@@ -78,7 +78,9 @@ async function release(drain, reload) {
     detail: 'Release claims only if their reader will not return: it may have written some of them, and would find a gap.',
     action: 'Release',
     run: async () => {
-      ({ released } = await post(path`warren/drains/${drain.vhost}/${drain.queue}/${drain.name}/release`, {}));
+      ({ released } = await post(path`warren/drains/${drain.vhost}/${drain.queue}/${drain.name}/release`, {
+        seen: drain.epoch,
+      }));
     },
   });
   if (!done) return;
