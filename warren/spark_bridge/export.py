@@ -517,7 +517,7 @@ class Export:
         try:
             return self._client.open_drain(self._options.queue, consumer, owner, before=before)
         except Diverged as error:
-            raise Diverged(f"{error}. Use another directory; with --skip-lost the export continues in this one") from None
+            raise Diverged(f"{error}. Use another directory; with --skip-lost it continues in this one") from None
 
     def _drain(self, session: DrainSession, mark: int) -> None:
         state, after = self._now()
