@@ -16,7 +16,7 @@ LOG2_N: Final = 4
 
 
 def make_passwords_cheap() -> None:
-    """Have new hashes, and the one that is verified for nobody, cost as little as may be.
+    """Make new hashes, and the one that is verified for nobody, as cheap as possible.
 
     To be called before anything else imports from the module.
     """

@@ -190,7 +190,7 @@ class DurableHarness(Harness):
                     del self._catalogue[key]
 
     def write(self) -> None:
-        """Have everything written, acknowledgements too."""
+        """Write everything, acknowledgements too."""
         self.broker.log.force()
         self.settle()
 

@@ -100,7 +100,7 @@ class Engine:
         self.clients.pop(client.connection.key, None)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; each timer fires when it is due."""
+        """Advance the time; each timer fires when it is due."""
         end_ms = int(self.broker.log.now_ms) + round(seconds * 1000)
         while self.broker.timers.next_ms() <= end_ms:
             self.broker.keep_time(max(self.broker.timers.next_ms(), int(self.broker.log.now_ms)))
@@ -179,7 +179,7 @@ class Engine:
         return busy
 
     def wake(self, client: Client) -> None:
-        """Let a stalled client read again."""
+        """Make a stalled client read again."""
         client.stalled = False
         self.settle()
 

@@ -141,7 +141,7 @@ class Harness(Engine):
         return Client(self, **options)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, in one go."""
+        """Advance the time, in one go."""
         self.advance(seconds)
         self.settle()
 

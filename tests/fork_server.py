@@ -118,7 +118,7 @@ class _Server:
         atexit.register(self.end)
 
     def fork(self, request: Mapping[str, Any], out: IO[bytes], log: IO[bytes]) -> Forked:
-        """Have it start a child."""
+        """Make it start a child."""
         control, theirs = socket.socketpair()
         with theirs:
             data = json.dumps(request).encode()

@@ -36,7 +36,7 @@ _ends_s = 0.0  # when this process ends, by `time.monotonic`
 
 
 def begin() -> None:
-    """Have the stacks written to what stderr is now; open the file of this process."""
+    """Write the stacks to the current stderr; open the file of this process."""
     global _stderr, _mark, _mark_path
     assert sys.__stderr__ is not None
     _stderr = os.dup(sys.__stderr__.fileno())
@@ -70,7 +70,7 @@ def running(run: str) -> list[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Have the name of the test in the file while it runs."""
+    """Keep the name of the test in the file while it runs."""
     if _mark < 0:
         return (yield)
     os.pwrite(_mark, f"{item.nodeid}\n".encode(), 0)

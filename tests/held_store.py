@@ -176,7 +176,7 @@ class HeldStore:
                 return
 
     def pass_time(self, ms: int) -> None:
-        """Let `ms` pass, or set the clock back; release the messages that are due then."""
+        """Advance the time by `ms`, or set the clock back; release the messages that are due then."""
         self.now_ms += ms
         self.log.now_ms = self.now_ms
         self.release()
@@ -200,7 +200,7 @@ class HeldStore:
         self.log.under_pressure = False
 
     def give_up_pages(self) -> None:
-        """Have everything on disk only, that can be."""
+        """Put everything on disk only that can be."""
         kept_max, self.lane.memory.kept_max = self.lane.memory.kept_max, -1
         first = int(self.index.first_page)
         self.index.unload_candidates += range(first, first + len(self.index.pages))
@@ -210,7 +210,7 @@ class HeldStore:
         self.lane.memory.kept_max = kept_max
 
     def load(self, page_number: int) -> None:
-        """Have a page of the index in memory, if there is one."""
+        """Load a page of the index into memory, if there is one."""
         page = self.index.page(page_number)
         if page is not None and not page.resident:
             data = self.disk.read(int(page.lsn), int(page.length))
@@ -249,7 +249,7 @@ class HeldStore:
                 self.rest()
 
     def checkpoint(self) -> None:
-        """Have a checkpoint written."""
+        """Write a checkpoint."""
         self.log.checkpoints.want()
         self.rest()
 

@@ -98,7 +98,7 @@ class System:
 
 
 def choose(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have that selector used by what is made from now on."""
+    """Use that selector for everything that is made from now on."""
     if kind == KQUEUE_ON_EPOLL:
         monkeypatch.setattr(readiness, "SYSTEM", System)
         monkeypatch.setattr(readiness, "kinds", lambda: [readiness.KQUEUE])

@@ -17,7 +17,7 @@ _DAY: Final = timedelta(days=1)
 
 
 def configure_latin_certificate(authority: trustme.CA, context: ssl.SSLContext) -> None:
-    """Have `context` show a certificate of that kind, signed by `authority`."""
+    """Make `context` show a certificate of that kind, signed by `authority`."""
     issuer = x509.load_pem_x509_certificate(authority.cert_pem.bytes())
     issuer_key = serialization.load_pem_private_key(authority.private_key_pem.bytes(), None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)

@@ -112,13 +112,13 @@ class FakeHost:
         self.changed()
 
     def federate(self, *what: LocalExchange | LocalQueue) -> None:
-        """Have a policy in effect for exactly these."""
+        """Put a policy in effect for exactly these."""
         self.exchanges = [one for one in what if isinstance(one, LocalExchange)]
         self.queues = [one for one in what if isinstance(one, LocalQueue)]
         self.changed()
 
     def bind(self, exchange: str, *bindings: LocalBinding, vhost: str = "/") -> None:
-        """Let the exchange have exactly these bindings."""
+        """Give the exchange exactly these bindings."""
         self.bound[vhost, exchange] = list(bindings)
         for listener in self.listeners:
             listener.bindings_changed(vhost, exchange)

@@ -89,7 +89,7 @@ Script = Callable[[Peer], Awaitable[None]]
 def answered(
     nursery: trio.Nursery, ours: trio.abc.Stream, theirs: trio.abc.Stream, script: Script
 ) -> Callable[[], Awaitable[trio.abc.Stream]]:
-    """Have a peer follow `script` over `theirs` once a channel is open; return a function that opens `ours`."""
+    """Make a peer follow `script` over `theirs` once a channel is open; return a function that opens `ours`."""
 
     async def open_local() -> trio.abc.Stream:
         return ours

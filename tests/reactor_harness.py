@@ -200,7 +200,7 @@ class Place:
         return peers
 
     def turn(self) -> None:
-        """Have the turn that follows when the last one is over."""
+        """Run the turn that follows when the last one is over."""
         self.reactor.turn(self.reactor._selector.poll(0))
         assert self.crashes == []
 

@@ -100,7 +100,7 @@ class Sealing:
         self.seal()
 
     def seal(self) -> None:
-        """Have what is synced looked at, as the next publish would."""
+        """Look at what is synced, as the next publish would."""
         self.stream.messages.sealer.step(self.stream)
         self.harness.settle()
 
@@ -115,7 +115,7 @@ class Sealing:
         self.harness.settle()
 
     def seal_once(self, count: int) -> None:
-        """Have one chunk of `count` messages sealed, and none after it."""
+        """Seal one chunk of `count` messages, and none after it."""
         run = self.harness.store.run
 
         def run_with_one_seal() -> bool:
@@ -129,7 +129,7 @@ class Sealing:
         self.harness.store.run = run  # type: ignore[method-assign]
 
     def hold_seals(self) -> list[SealJob]:
-        """Have the disk write only released chunks; return the jobs that it holds."""
+        """Make the disk write only released chunks; return the jobs that it holds."""
         held: list[SealJob] = []
         self._run = self.harness.store.run
 
@@ -142,7 +142,7 @@ class Sealing:
         return held
 
     def release(self, held: list[SealJob]) -> None:
-        """Have the chunk written that is held."""
+        """Write the held chunk."""
         (job,) = held
         held.clear()
         self.log.seal_jobs.append(job)
@@ -203,11 +203,11 @@ class Sealing:
         assert end == len(self.bodies), "all was confirmed"
 
     def pass_sealing_time(self) -> None:
-        """Have what was not sealed before a restart looked at."""
+        """Look at what was not sealed before a restart."""
         self.harness.pass_time(2)
 
     def page_out(self) -> None:
-        """Have index pages leave memory, and messages that are on disk."""
+        """Remove index pages, and messages that are on disk, from memory."""
         self.log.under_pressure = True
         for _ in range(3):  # pages are written with one batch and given up with the next
             self.log.force()
@@ -220,7 +220,7 @@ class Sealing:
         return 0 if index is None else sum(page is not None and not page.resident for page in index.pages)
 
     def seal_without_telling(self) -> list[SealJob]:
-        """Have the disk, which is held, write chunks, and the broker not hear of it."""
+        """Make the held disk write chunks, without telling the broker."""
         jobs, self.log.seal_jobs = self.log.seal_jobs, []
         for job in jobs:
             job.carry_out(self.harness.store._store)

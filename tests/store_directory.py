@@ -272,7 +272,7 @@ class StoreDirectory:
         path.write_bytes(grammar.Checkpoint.build({**value, **fields}))
 
     def checkpoint_of_version(self, major: int, minor: int) -> bytes:
-        """Have the checkpoint be of another version; return it."""
+        """Change the version of the checkpoint; return it."""
         path = self.path / "messages" / "checkpoint"
         data = path.read_bytes()
         data = data[:8] + major.to_bytes(2, "big") + minor.to_bytes(2, "big") + data[12:-4]

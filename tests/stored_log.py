@@ -54,7 +54,7 @@ class StoredLog:
         self.log.batch.settle(index, message, number)
 
     def load(self, index: QueueIndex, page_number: int) -> None:
-        """Have a page of the index in memory, if there is one."""
+        """Load a page of the index into memory, if there is one."""
         page = index.page(page_number)
         if page is not None and not page.resident:
             data = self.disk.read(int(page.lsn), int(page.length))

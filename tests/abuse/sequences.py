@@ -382,7 +382,7 @@ class Sequences:
         self.engine.start_over()
 
     def _disturb(self, choices: random.Random, hostility: Hostility) -> None:
-        """Let time pass, memory be short, and policies change."""
+        """Advance the time, make memory short, and change policies."""
         engine = self.engine
         match choices.randrange(4):
             case 0:

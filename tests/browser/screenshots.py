@@ -113,7 +113,7 @@ class Traffic:
                     channel.basic_ack(method.delivery_tag)
 
     def run(self, seconds: float) -> None:
-        """Let it run, so that charts have something to show."""
+        """Run it, so that charts have something to show."""
         self._ended.wait(seconds)
 
     def stop(self) -> None:

@@ -15,7 +15,7 @@ STREAM = {"x-queue-type": "stream"}
 
 
 def fill(amqp: Connect, count: int) -> None:
-    """Have a stream "s" with `count` messages."""
+    """Make a stream "s" with `count` messages."""
     channel: Any = amqp().channel()
     channel.queue_declare("s", durable=True, arguments=STREAM)
     channel.confirm_delivery()

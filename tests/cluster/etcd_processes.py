@@ -104,7 +104,7 @@ class EtcdCluster:
             member.kill()
 
     def heal(self) -> None:
-        """Let all members run, and wait until each of them answers."""
+        """Start all members, and wait until each of them answers."""
         for member in self.members:
             if member.process is not None:
                 member.signal(signal.SIGCONT)

@@ -530,7 +530,7 @@ class Protocol:
         return required
 
     def _commit(self, state: State) -> State:
-        """Let every leader commit what it may."""
+        """Make every leader commit what it may."""
         for index, node in enumerate(state.nodes):
             if not node.leads:
                 continue

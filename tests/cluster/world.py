@@ -305,7 +305,7 @@ class World:
         return [other for other in self.nodes.values() if other is not node]
 
     def deliver(self, node: Node, work: Callable[[Process], None]) -> None:
-        """Let the process that runs now do something, after its pause if it has one."""
+        """Make the process that runs now do something, after its pause if it has one."""
         process = node.process
         if process is None:
             return
@@ -522,7 +522,7 @@ class World:
             self.transfers += 1
 
     def append(self, process: Process) -> None:
-        """Let a leader write something, send it, and sync it somewhat later."""
+        """Make a leader write something, send it, and sync it somewhat later."""
         if process.hands_over:
             return
         process.log = (*process.log, (process.epoch, next(self._numbers)))
@@ -532,7 +532,7 @@ class World:
         self._begin_sync(process)
 
     def _begin_sync(self, process: Process) -> None:
-        """Have the disk sync what there is, one thing at a time."""
+        """Make the disk sync what there is, one thing at a time."""
         length = len(process.log)
         if process.syncs or length <= len(process.node.disk):
             return
@@ -683,7 +683,7 @@ class World:
         return max(leaders, key=lambda process: process.epoch, default=None)
 
     def publish(self) -> None:
-        """Let every process that leads write something: one that was deposed and does not know it, too."""
+        """Make every process that leads write something: one that was deposed and does not know it, too."""
         for node in self.nodes.values():
             if node.process is not None and self.now >= node.paused_until and node.process.epoch:
                 self.append(node.process)
@@ -780,7 +780,7 @@ class World:
                 self.publish()
 
     def slow_down(self, nodes: set[Node], slow_s: float) -> None:
-        """Have the disks of these nodes be slow, and no others."""
+        """Make the disks of these nodes slow, and no others."""
         for node in self.nodes.values():
             node.was_slow_at = self.now if node.slow_s else node.was_slow_at
             node.slow_s = slow_s if node in nodes else 0.0

@@ -48,7 +48,7 @@ class Row:
 
 
 def trial(lab: Lab, fault: Fault, chooser: random.Random) -> tuple[int, float, list[str]]:
-    """Have a fault happen; return how many messages were confirmed, the worst gap, and what was violated."""
+    """Make a fault happen; return how many messages were confirmed, the longest gap, and what was violated."""
     history = lab.history
     history.violations.clear()
     lab.notes.clear()

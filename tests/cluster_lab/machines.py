@@ -126,11 +126,11 @@ class Machine:
     # --- its disk and clock -------------------------------------------------------------------------------------------
 
     def disk(self, *, sync_ms: int = 0, full: bool = False, fails: bool = False) -> None:
-        """Have syncs take longer, or fail, or writes find no space."""
+        """Make syncs take longer, or fail, or writes find no space."""
         self._control[_SYNC_MS], self._control[_FULL], self._control[_FAILS] = sync_ms, full, fails
 
     def clock(self, ahead_s: int) -> None:
-        """Have the wall clock be ahead."""
+        """Set the wall clock ahead."""
         self._control[_AHEAD_S] = ahead_s
 
     def copy_data(self, to: Path) -> None:

@@ -78,7 +78,7 @@ class Switch:
         return tap
 
     def enter(self, number: int) -> None:
-        """Have this thread, and those that it starts, be on a machine."""
+        """Put this thread, and those that it starts, on a machine."""
         with open(f"/var/run/netns/{self.namespace(number)}") as space:
             if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), _CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), "setns")
@@ -107,7 +107,7 @@ class Switch:
                         self.rule(other, one, what)
 
     def heal(self) -> None:
-        """Let everything pass at once."""
+        """Pass everything at once."""
         self._rules[:] = bytes(len(self._rules))
 
     # --- the child ----------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ class Names:
         return self._exchanges[-1]
 
     def adopt(self, queue: str) -> str:
-        """Have a queue that the broker has named deleted after the test, too."""
+        """After the test, delete a queue that the broker has named, too."""
         self._queues.append(queue)
         return queue
 

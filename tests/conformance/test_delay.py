@@ -56,7 +56,7 @@ def headers_of(received: Received | None) -> Table:
 
 
 def comes_after(harness: Harness, milliseconds: int, name: str = "q", count: int = 1) -> bool:
-    """Let `milliseconds` pass; tell whether `count` messages come with the last one."""
+    """Advance the time by `milliseconds`; tell whether `count` messages come with the last one."""
     harness.pass_time((milliseconds - 1) / 1000)
     before = ready(harness, name)
     harness.pass_time(0.001)
@@ -718,7 +718,7 @@ def test_what_is_released_goes_all_the_way(harness: Harness, client: Client) -> 
 
 
 def park(harness: Harness, client: Client, count: int) -> HeldMessages:
-    """Have messages parked, which failed too often."""
+    """Park messages that failed too often."""
     arguments: Table = {"x-delivery-limit": 0, "x-delivery-limit-action": "park", **DEAD}
     client.declare("q", arguments=arguments)
     client.declare("dead")

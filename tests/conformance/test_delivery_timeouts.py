@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 
 
 def let_minutes_pass(harness: Harness, minutes: int) -> None:
-    """Let time pass as it does: deliveries are looked at once a minute."""
+    """Advance the time as a clock does: deliveries are looked at once a minute."""
     for _ in range(minutes):
         harness.pass_time(60)
 

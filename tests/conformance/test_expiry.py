@@ -43,7 +43,7 @@ def delete_policy(harness: Harness, name: str = "p") -> None:
 
 
 def leaves_at(harness: Harness, after_ms: int, name: str = "q") -> bool:
-    """Let `after_ms` pass; tell whether the last message of the queue leaves with the last ms."""
+    """Advance the time by `after_ms`; tell whether the last message of the queue leaves with the last ms."""
     harness.pass_time((after_ms - 1) / 1000)
     before = ready(harness, name)
     harness.pass_time(0.001)

@@ -50,7 +50,7 @@ def put_policy(harness: Harness, **definition: object) -> None:
 
 
 def rest(harness: Harness) -> None:
-    """Have everything written."""
+    """Write everything."""
     harness.broker.log.close_if_due(lingered=True)
     harness.settle()
 

@@ -126,7 +126,7 @@ def stalled_consumer(harness: Harness, heartbeat_s: int = 10) -> Client:
 
 
 def beat(harness: Harness, client: Client, seconds: float) -> None:
-    """Let `seconds` pass, in which `client` sends its heartbeats."""
+    """Advance the time by `seconds`, in which `client` sends its heartbeats."""
     for _ in range(int(seconds)):
         client.feed(HEARTBEAT_FRAME)
         harness.pass_time(1.0)

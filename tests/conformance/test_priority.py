@@ -53,7 +53,7 @@ def ready(harness: Harness) -> int:
 
 
 def rest(harness: Harness) -> None:
-    """Have everything written."""
+    """Write everything."""
     harness.broker.log.close_if_due(lingered=True)
     harness.settle()
 

@@ -130,7 +130,7 @@ def test_classic_queues_deliver_at_once(harness: Harness, client: Client, other:
 
 
 def circle(client: Client) -> None:
-    """Have what is too much in q go to b, and what is too much there come back."""
+    """Make q pass what is too much to b, and b pass what is too much back."""
     declare(client, max_length=1, dead_letter_exchange="", dead_letter_routing_key="b")
     back: Table = {"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
     client.declare("b", durable=True, arguments=back)

@@ -30,10 +30,10 @@ class FailingDisk:
         return self._numbers[_FAILED]
 
     def fail(self, which: int = BOTH, one_of: int = 1, first: int = 0, end: int = 0) -> None:
-        """Let reads fail from now on: one in `one_of`, of those that touch the bytes from `first` up to `end`."""
+        """Make reads fail from now on: one in `one_of`, of those that touch the bytes from `first` up to `end`."""
         self._numbers[_ONE_OF], self._numbers[_FROM], self._numbers[_TO] = one_of, first, end
         self._numbers[_WHICH] = which
 
     def heal(self) -> None:
-        """Let all reads succeed."""
+        """Make all reads succeed."""
         self._numbers[_WHICH] = 0

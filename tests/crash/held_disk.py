@@ -50,7 +50,7 @@ class HeldDisk:
         return self._numbers[_DONE]
 
     def hold(self) -> None:
-        """Let no sync end that begins from now on."""
+        """Hold every sync that begins from now on."""
         self._numbers[_HELD] = 1
 
     def await_sync(self) -> int:
@@ -59,7 +59,7 @@ class HeldDisk:
         return self._numbers[_WAITS]
 
     def fail(self, number: int) -> None:
-        """Let the sync with that number fail when it is released."""
+        """Make the sync with that number fail when it is released."""
         self._numbers[_FAILS] = number
 
     def release(self) -> None:

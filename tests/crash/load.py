@@ -342,7 +342,7 @@ class Load:
         return sum(client.confirms for client in self.clients)
 
     def run_until(self, condition: Callable[[], bool]) -> None:
-        """Let random clients do random things until `condition` holds."""
+        """Make random clients do random things until `condition` holds."""
         while not condition():
             did = self._chooser.choice(self.clients).step()
             turn(self.clients, 0 if did else 1)

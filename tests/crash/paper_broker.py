@@ -74,7 +74,7 @@ class PaperBroker:
         self._answers.append((0 if early else len(self._log), answer))
 
     def _sync(self, entries: int) -> None:
-        """Have the first `entries` on disk, and give the answers that waited for them."""
+        """Put the first `entries` on disk, and give the answers that waited for them."""
         self._promised = max(self._promised, entries)
         due = [answer for needed, answer in self._answers if needed <= entries]
         self._answers = [(needed, answer) for needed, answer in self._answers if needed > entries]

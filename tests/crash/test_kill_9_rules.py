@@ -197,7 +197,7 @@ def missing_of(books: Books, kind: str, there: set[str]) -> set[str]:
 
 
 def run_and_kill(process: WarrenProcess, books: Books, chooser: random.Random) -> None:
-    """Have clients do their work, and kill the broker at some moment after they have begun."""
+    """Make clients do their work, and kill the broker at some moment after they have begun."""
     begun = len(books.confirmed) + 10
     clients = [
         threading.Thread(target=work, args=(process, books, random.Random(chooser.getrandbits(32))))

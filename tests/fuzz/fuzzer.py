@@ -253,7 +253,7 @@ class Fuzzer:
             raise FuzzFailure(f"{error!r}; again with: {again}; last fed: {last[-400:].hex(' ', 4)}") from error
 
     def _disturb(self, choices: random.Random, clients: list[RandomPeer]) -> None:
-        """Let the world around the clients move: time, memory alarms, slow readers, administrators."""
+        """Change the world around the clients: time, memory alarms, slow readers, administrators."""
         engine = self.engine
         for client in clients:
             if client.client.stalled and choices.random() < 0.2:

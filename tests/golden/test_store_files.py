@@ -177,7 +177,7 @@ def vectors(places: list[dict[str, int]]) -> tuple[vec[i64], vec[i64]]:
 
 
 def write(writer: RecordWriter, record: dict[str, Any], pieces: list[bytes] | None = None) -> None:
-    """Have the fast writer write what the grammar calls `record`; the content of a message may be in `pieces`."""
+    """Write with the fast writer what the grammar calls `record`; the content of a message may be in `pieces`."""
     body, flags = record["body"], record.get("flags", 0)
     match record["kind"]:
         case grammar.EPOCH:

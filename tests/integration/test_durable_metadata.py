@@ -225,7 +225,7 @@ def _declare_until_it_dies(
 
 @contextmanager
 def _unwritable(url: str) -> Iterator[None]:
-    """Have nobody else write to the tables."""
+    """Keep all others from writing to the tables."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")

@@ -25,7 +25,7 @@ SHUTDOWN = "CONNECTION_FORCED - broker forced connection closure with reason 'sh
 
 @pytest.fixture
 def executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a broker be what an operator starts, where a fork (`fork_server`) could be something else."""
+    """Start brokers as an operator does: a fork (`fork_server`) could differ from that."""
     monkeypatch.setenv("WARREN_TEST_FORK", "0")
 
 

@@ -38,7 +38,7 @@ class StatefulSet:
         return Pod(name, names, template, self._network, self._directory, self._secrets)
 
     def scale(self, replicas: int) -> None:
-        """Have so many pods: start those that are missing, and delete the others, the last ones."""
+        """Set the number of pods: start those that are missing, or delete the last ones."""
         self.spec["replicas"] = replicas
         gone = [self.pods.pop(number) for number in sorted(self.pods) if number >= replicas]
         ends = [threading.Thread(target=pod.delete) for pod in gone]
@@ -63,7 +63,7 @@ class StatefulSet:
         return took
 
     def replace(self, number: int) -> None:
-        """Have a new pod in place of one whose machine is gone."""
+        """Replace a pod whose machine is gone by a new one."""
         self.pods[number].lose()
         self.pods[number] = self.pod(number)
 

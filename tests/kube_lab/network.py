@@ -38,7 +38,7 @@ class Network:
         run(*inside, "addr", "add", "10.78.0.1/16", "dev", "br0")
 
     def enter(self) -> None:
-        """Have this thread, and those that it starts, be beside the pods, as the kubelet is."""
+        """Put this thread, and those that it starts, beside the pods, as the kubelet is."""
         with open(f"/var/run/netns/{self._node}") as space:
             if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), _CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), "setns")

@@ -288,7 +288,7 @@ class Pod:
         return took_s
 
     def lose(self) -> None:
-        """Have it be gone at once, with its machine."""
+        """Remove it at once, with its machine."""
         self.is_leaving = True
         with self._lock:
             self._is_over.set()

@@ -129,7 +129,7 @@ class Place:
         self.call(lambda: self.drains.delete(self.drain(consumer), "guest", discard=discard, epoch=epoch))
 
     def pass_time(self, seconds: float) -> float:
-        """Let time pass in which nobody calls, and leases end; return when the next one may."""
+        """Advance the time without calls, so that leases end; return when the next one may end."""
         self.clock_s += seconds
         return self.call(self.drains.end_leases)
 

@@ -148,7 +148,7 @@ class RestartingBroker(Harness):
                     raise AssertionError(f"{change} is not kept")
 
     def rest(self) -> None:
-        """Have everything written."""
+        """Write everything."""
         log = self.broker.log
         while not log.is_idle():
             log.close_if_due(lingered=True)
@@ -161,7 +161,7 @@ class RestartingBroker(Harness):
         self.rest()
 
     def read_heads(self) -> None:
-        """Have the first messages of all queues and levels read now, not when somebody wants them."""
+        """Read the first messages of all queues and levels now, not when somebody wants them."""
         for queue in self.vhost.queues.values():
             for lane in queue.ready.waiting_lanes():
                 queue.ready.maybe_head(lane)

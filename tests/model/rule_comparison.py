@@ -260,7 +260,7 @@ class Comparison:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def _now(self, now_ms: int) -> None:
-        """Have the broker and the model do what is due at a moment."""
+        """Make the broker and the model do what is due at a moment."""
         self.world.now_ms = now_ms
         self.latest_ms = max(self.latest_ms, now_ms)
         self.broker.broker.keep_time(now_ms)

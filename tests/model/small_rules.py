@@ -712,7 +712,7 @@ class World:
         self.put_back(back, requeue=True, failed=True)
 
     def hand_out(self) -> None:
-        """Let all consumers have what they can: a command is over."""
+        """Give all consumers what they can have: a command is over."""
         for queue in self.queues.values():
             queue.hand_out()
 
@@ -729,7 +729,7 @@ class World:
         return found
 
     def leave_alone(self, places: Sequence[tuple[str, tuple[int, int]]]) -> None:
-        """Have the messages in these places of queues leave alone."""
+        """Make the messages in these places of queues leave alone."""
         for name, place in places:
             for entry in self.queues[name].ready:
                 entry.alone = entry.alone or entry.place == place

@@ -105,7 +105,7 @@ class Run:
             self._close_batch()
 
     def _rest(self) -> None:
-        """Have everything read and written."""
+        """Read and write everything."""
         self.broker.settle()
         self.broker.rest()
         self.broker.settle()
@@ -269,7 +269,7 @@ class Run:
         return [index for index in found if index is not None]
 
     def look_while_others_work(self) -> None:
-        """Have clients work between the pieces, and while the pieces are read.
+        """Make clients work between the pieces, and while the pieces are read.
 
         Only returned messages are seen twice. No message that stayed is missed, and no message is seen that was not
         there.
@@ -313,7 +313,7 @@ class Run:
         return note
 
     def _hold(self, hold: bool) -> None:
-        """Have the disk do nothing, or continue."""
+        """Stop the disk, or make it continue."""
         self.broker.store.hold = hold
 
     # --- the run ------------------------------------------------------------------------------------------------------

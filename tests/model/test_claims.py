@@ -77,7 +77,7 @@ def the_claims(harness: Harness, name: str = claims_name("q", "c")) -> ClaimQueu
 
 
 def rest(harness: Harness) -> None:
-    """Have everything synced, and read."""
+    """Sync and read everything."""
     log = harness.broker.log
     harness.settle()
     while not log.is_idle() or log.durable_lsn < log.next_lsn:
@@ -172,7 +172,7 @@ def give_back(harness: Harness, claims: ClaimQueue, queue: Queue) -> int:
 
 
 def settle_oldest(harness: Harness, claims: ClaimQueue, queue: Queue, verdict: Verdict) -> None:
-    """Have everything leave by a verdict."""
+    """Make everything leave by a verdict."""
     first_of(harness, claims)
     while claims.first_offset() < claims.synced_end():
         told: list[int] = []

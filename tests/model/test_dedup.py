@@ -444,7 +444,7 @@ class Life:
         return publish_frames(exchange, "q", b"%d" % number, 1, False, False, properties)
 
     def _expect(self, exchange: str, keys: Keys, number: int, *, persistent: bool, delay_ms: int = 0) -> Expected:
-        """Have the model take a publish to ``e`` or, with ``""``, to ``q``."""
+        """Make the model take a publish to ``e`` or, with ``""``, to ``q``."""
         model = self.model
         now_ms = self.now_ms
         open_batch = int(self.broker.log.batch.number)
@@ -561,7 +561,7 @@ class PowerCut(BaseException):
 
 @contextmanager
 def small_windows() -> Iterator[None]:
-    """Have pages of keys in the log, and read a few at a time; only where nothing is compiled."""
+    """Put pages of keys into the log, and read a few at a time; only where nothing is compiled."""
     few_at_a_time = mock.patch.object(record_lane, "RESTORE_MAX", 5)
     # The model takes a publish at once. With few rows in a batch publishers would wait for a disk that is held.
     none_waits = mock.patch.object(message_log, "FURTHER_ROWS", message_log.FURTHER_ROWS)

@@ -478,7 +478,7 @@ def test_a_new_session_counts_as_a_queue_of_the_vhost() -> None:
 
 
 def claim_meanwhile(place: Place, epoch: int, after: int, at: int, other: Callable[[], Awaitable[object]]) -> bool:
-    """Have a reader claim, and begin `other` in its turn `at`. Return False when the claim was over before that."""
+    """Make a reader claim, and begin `other` in its turn `at`. Return False when the claim was over before that."""
     turns = 0
 
     async def both() -> None:

@@ -151,7 +151,7 @@ class Run:
     # --- what comes ---------------------------------------------------------------------------------------------------
 
     def rest(self) -> None:
-        """Let the broker come to rest, and check which consumers got messages and which wait."""
+        """Run the broker until it rests, and check which consumers got messages and which wait."""
         self.harness.settle()
         for connection in self.connections:
             data = b"".join(connection.client.connection.outbox.take())

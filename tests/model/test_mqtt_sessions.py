@@ -239,7 +239,7 @@ class World:
             self.harness.settle()
 
     def tell_visitors(self, topic: str, body: bytes) -> None:
-        """Have visitors that are here expect a message."""
+        """Make visitors that are here expect a message."""
         for device in self.devices:
             if isinstance(device, Visitor) and device.is_here and any(matches(each, topic) for each in device.filters):
                 device.expected.append(body)
@@ -265,7 +265,7 @@ class World:
                 device.is_here = False  # unread messages are lost
 
     def come_to_rest(self) -> None:
-        """Have everybody come back, and everything be answered."""
+        """Bring all clients back, and answer everything."""
         self.harness.store.hold = False
         self.harness.settle()
         for device in self.devices:

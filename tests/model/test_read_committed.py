@@ -196,7 +196,7 @@ class Run:
         self.hold()
 
     def take_over(self) -> None:
-        """Have another node lead, which has what was committed; for a while its first commit is not done."""
+        """Make another node lead, which has what was committed. For a while its first commit is not done."""
         self._take()
         self.takeovers += 1
         self.harness = self.harness.restart(clean=False, is_replicated=True)

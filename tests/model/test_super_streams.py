@@ -182,7 +182,7 @@ class Life:
         self.publisher.take()
 
     def join(self) -> None:
-        """Have an instance consume from some partitions that it does not consume from yet, or from all."""
+        """Make an instance consume from some partitions that it does not consume from yet, or from all."""
         instance = self.random.choice(self.instances) if self.instances else None
         if instance is None or len(self.instances) < INSTANCES_MAX:
             self.serial += 1
@@ -314,7 +314,7 @@ class Life:
             self.partitions[at] = anew
 
     def finish(self) -> None:
-        """Have everything that is left answered."""
+        """Answer everything that is left."""
         while self.instances:
             self.leave()
         for partition in self.partitions:

@@ -121,7 +121,7 @@ class Run:
         self.client.send(number, *[m.BasicGet(0, self.random.choice(QUEUES), False)] * self.random.randint(1, 5))
 
     def consume(self) -> None:
-        """Have a consumer take all there is, and leave with it."""
+        """Make a consumer take all there is, and leave with it."""
         name = self.random.choice(QUEUES)
         self.client.send(3, m.ChannelOpen(""))
         self.client.send(3, m.BasicConsume(0, name, "", False, False, False, False, NO_TABLE))
@@ -156,7 +156,7 @@ class Run:
         self.client.feed(b"".join(publish + content_frames(1, body, properties) for body in bodies))
 
     def replay(self) -> None:
-        """Have an operator publish messages once more, those that are out, as many as there are, in one turn."""
+        """Make an operator publish all messages that are out once more, in one turn."""
         vhost = self.harness.vhost
         for channel in self.client.connection.channels.values():
             for tag in channel.ledger.outstanding_between(1, channel.ledger.next_tag)[:12]:
@@ -172,7 +172,7 @@ class Run:
         client.hang_up()
 
     def subscribe(self) -> None:
-        """Have a session of MQTT get all that is retained, by several filters at a time, and leave."""
+        """Make a session of MQTT get all that is retained, by several filters at a time, and leave."""
         client = self._device(f"session{self.random.randint(1, 2)}")
         filters = b"".join(text(each) + b"\1" for each in ("#", "a/#", "a/+", "+/#"))
         client.feed(packet(8, 2, b"\0\1" + filters))
@@ -202,7 +202,7 @@ class Run:
         self.client.send(1, m.QueueDeclare(0, name, False, True, False, False, False, encode_table(ARGUMENTS[name])))
 
     def wait(self) -> None:
-        """Let messages expire."""
+        """Make messages expire."""
         self.harness.pass_time(self.random.choice((0.01, 0.06, 0.3)))
 
     def restart(self) -> None:

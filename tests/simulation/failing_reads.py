@@ -32,13 +32,13 @@ class FailingReads:
         self._place: tuple[str, int] | None = None  # of what is sticky: the first that is read
 
     def begin(self) -> None:
-        """Let reads fail from now on, in a way that is chosen."""
+        """Make reads fail from now on, in a way that is chosen."""
         self.kind = self._random.choice(KINDS)
         self._left = 1 if self.kind == "once" else self._random.randint(2, 6)
         self._place = None
 
     def heal(self) -> None:
-        """Let all reads succeed."""
+        """Make all reads succeed."""
         self.kind = ""
 
     def __call__(self, path: str, offset: int, length: int) -> bool:

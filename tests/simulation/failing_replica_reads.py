@@ -51,7 +51,7 @@ class UnreadReplicatedLife(ReplicatedLife):
 
     @contextmanager
     def _failing(self, fs: SimulatedFileSystem) -> Iterator[None]:
-        """Let reads of a disk fail meanwhile, or not."""
+        """Make reads of a disk fail meanwhile, or not."""
         if self._chooser.random() < 0.6 or self._explore == 0:
             yield
             return

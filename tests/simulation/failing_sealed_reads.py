@@ -49,7 +49,7 @@ class UnreadSealingLife(SealingLife):
         self._judge_damage(self.harness)
 
     def retain(self) -> None:
-        """Have the oldest messages go, in some of the lives."""
+        """Remove the oldest messages, in some of the lives."""
         if self._retains:
             super().retain()
 

@@ -354,7 +354,7 @@ class Machine:
         self._sent()
 
     def plan(self, places: int, bodies: list[int]) -> None:
-        """Have the contents of messages written before they are published, as a large tx.commit does."""
+        """Write the contents of messages before they are published, as a large tx.commit does."""
         if self._plan is not None:
             return
         plan = BodiesAhead(self.log.ahead_file.sizes, self.log.frame_bytes)
@@ -423,7 +423,7 @@ class Machine:
         self._holds = self._holds or self.log.hold_batch()
 
     def release_batch(self) -> None:
-        """Let the batch be closed that is held."""
+        """Allow the held batch to be closed."""
         if self._holds:
             self._holds = False
             self.log.release_batch()
@@ -503,7 +503,7 @@ class Machine:
         consumer.queue.remove_consumer(consumer)
 
     def take_held(self, name: str, purpose: int) -> None:
-        """Have the earliest message that a queue holds released or dead-lettered now, as an operator would."""
+        """Release or dead-letter the earliest message that a queue holds now, as an operator would."""
         keeper = self.queues[name].keeper
         for lane in (keeper.lanes.held, keeper.lanes.parked) if keeper is not None else ():
             if lane is not None:
@@ -608,7 +608,7 @@ class Machine:
     # --- the broker's turn and the threads --------------------------------------------------------------------------
 
     def force(self) -> None:
-        """Have the open batch closed and synced."""
+        """Close and sync the open batch."""
         self._sync_waits.append(int(self.log.batch.number))
         self.log.force()
 
@@ -651,7 +651,7 @@ class Machine:
         self._tell_catalogue()
 
     def commit(self) -> bool:
-        """Let the committer do its job, and report what is committed; False without a job, or if it failed."""
+        """Make the committer do its job, and report what is committed; False without a job, or if it failed."""
         if self.carried_out is None and not self._carry_out():
             return False
         job = self.carried_out
@@ -687,7 +687,7 @@ class Machine:
         return True
 
     def read(self) -> bool:
-        """Let the reader do one job; False without a job, or if it failed."""
+        """Make the reader do one job; False without a job, or if it failed."""
         if not self.reader or self.failed:
             return False
         job = self.reader[0]
@@ -721,12 +721,12 @@ class Machine:
         return True
 
     def read_again(self) -> None:
-        """Have the reader try again what it could not read."""
+        """Make the reader try again what it could not read."""
         self.reader.extend(self.unread)
         self.unread = []
 
     def finish(self) -> bool:
-        """Let the loop take note of what the reader did; False when that is nothing."""
+        """Make the loop take note of what the reader did; False when that is nothing."""
         if not self.finished or self.failed:
             return False
         job = self.finished.popleft()
@@ -740,7 +740,7 @@ class Machine:
         return True
 
     def rest(self) -> bool:
-        """Let everybody run until nothing is left to do; False when the disk does not let them."""
+        """Run all parts until nothing is left to do; False when the disk prevents it."""
         self.release_batch()
         for _ in range(_STEPS_MAX):
             self.turn(lingered=not self.log.is_idle())
@@ -752,7 +752,7 @@ class Machine:
         raise Violation("the broker does not come to rest")
 
     def spare(self) -> None:
-        """Let the reader make a segment ahead."""
+        """Make the reader make a segment ahead."""
         if self.failed:
             return
         try:
@@ -774,7 +774,7 @@ class Machine:
         self._sent()
 
     def rest_in_time(self) -> bool:
-        """Let all parts run until nothing is left to do now; False when the disk prevents it.
+        """Run all parts until nothing is left to do now; False when the disk prevents it.
 
         Then nothing is late: no waiting message has expired or does not fit, and no held message is due.
         """

@@ -93,7 +93,7 @@ class Link:
         return True
 
     def deliver(self, replica: ReplicaStore) -> bool:
-        """Let the next entry come to the follower; False without an entry, or without room for it."""
+        """Pass the next entry to the follower; False without an entry, or without room for it."""
         while self._entry is None:
             self._entry = self._decoder.maybe_entry()
             if self._entry is None:
@@ -402,7 +402,7 @@ class ReplicatedLife(Life):
         return node.replica
 
     def _on(self, node: Node, action: Callable[[], object]) -> bool:
-        """Have a follower do something; False when its power was cut."""
+        """Make a follower do something; False when its power was cut."""
         try:
             action()
         except FollowerCut:
@@ -492,7 +492,7 @@ class ReplicatedLife(Life):
                 self._move(node)
 
     def move_links(self) -> bool:
-        """Let everything come that is under way; False when that was nothing."""
+        """Deliver everything that is under way; False when that was nothing."""
         moved = False
         for node in self._followers():
             while node.link is not None and self._move(node):
@@ -500,7 +500,7 @@ class ReplicatedLife(Life):
         return moved
 
     def _move(self, node: Node) -> bool:
-        """Let one thing come, at either end."""
+        """Deliver one thing, at either end."""
         link = node.link
         assert link is not None and node.replica is not None
         if link.acks and (not link.entries or self.random.random() < 0.5):
@@ -521,7 +521,7 @@ class ReplicatedLife(Life):
             self.counts["joins"] += 1
 
     def _join(self, node: Node | None = None) -> None:
-        """Have commits wait for a follower that is live; it joins when it has what there is by now."""
+        """Make commits wait for a follower that is live; it joins when it has what there is by now."""
         node = node or self._follower()
         link = node.link
         if link is not None and link.catch_up is None and not link.is_behind and link.join_lsn < 0:

@@ -110,7 +110,7 @@ class SealingLife:
         self._tag = 0
 
     def _run_but_seals(self) -> bool:
-        """Have the disk do what it is asked for; chunks may take longer."""
+        """Make the disk do what it is asked for; chunks may take longer."""
         if self._holds_seals:
             self._held_seals += self.log.seal_jobs
             self.log.seal_jobs.clear()
@@ -188,24 +188,24 @@ class SealingLife:
                 self._tag += 1
 
     def seal(self) -> None:
-        """Have what is synced looked at, as with the next batch."""
+        """Look at what is synced, as with the next batch."""
         for name in self.known:
             stream = self.stream(name)
             stream.messages.sealer.step(stream)
         self.harness.settle()
 
     def linger(self) -> None:
-        """Have what nobody waits for written, and not synced."""
+        """Write what nobody waits for, without a sync."""
         self.log.close_if_due(lingered=True)
         self.harness.settle()
 
     def hold(self) -> None:
-        """Have the disk take its time, or no longer."""
+        """Make the disk slow, or no longer."""
         self.harness.store.hold = not self.harness.store.hold
         self.harness.settle()
 
     def hold_seals(self) -> None:
-        """Have chunks take their time, or no longer, while everything else continues."""
+        """Make chunks slow, or no longer, while everything else continues."""
         self._holds_seals = not self._holds_seals
         self.harness.settle()
 
@@ -227,7 +227,7 @@ class SealingLife:
                 self.harness.settle()
 
     def read(self) -> None:
-        """Have a reader see the synced messages, and stay or go."""
+        """Make a reader see the synced messages, and stay or go."""
         if self.reader is None:
             self.reader = self.harness.channel()
             self.reader.call(1, m.BasicQos(0, PLENTY, False))
@@ -277,7 +277,7 @@ class SealingLife:
         self._killed_in = self.random.randrange(1, 4 if self._killed_at else 30)
 
     def _go_on(self, fs: SimulatedFileSystem) -> None:
-        """Have another process begin on a disk."""
+        """Start another process on a disk."""
         self._fs = fs
         fs.on_operation = self._cut
         self._start()

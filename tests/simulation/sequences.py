@@ -59,7 +59,7 @@ class Sequence:
     # --- letters ----------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        """Have what has gathered written, and synced where that was asked for."""
+        """Write what has gathered, and sync it where that was asked for."""
         self.machine.turn(lingered=True)
         self.machine.commit()
         self.machine.turn()
@@ -138,7 +138,7 @@ class Sequence:
         self._write()
 
     def bodies_ahead(self) -> None:
-        """Have a confirmed publish between the portions of a larger batch."""
+        """Make a confirmed publish between the portions of a larger batch."""
         self.machine.declare("a")
         self.machine.declare("b")
         self.machine.plan(2, [9000, 20, 8500])
@@ -160,7 +160,7 @@ class Sequence:
         self.checkpoint()
 
     def ack_while_compacting(self) -> None:
-        """Have the copies and an acknowledgement in one batch."""
+        """Put the copies and an acknowledgement into one batch."""
         self.checkpoint()
         while not self.machine.unread and self.machine.compaction.step(urgent=True):
             self.machine.turn()
@@ -259,7 +259,7 @@ class Sequence:
         self._write()
 
     def pass_time(self) -> None:
-        """Let everything happen that is due in between."""
+        """Do everything that is due in between."""
         self.machine.pass_time(2500)
         self.machine.rest_in_time()
 

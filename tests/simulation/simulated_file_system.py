@@ -240,7 +240,7 @@ class SimulatedFileSystem:
     # Faults
 
     def fail(self, nth_call: int, fault: Fault, operation: str | None = None) -> None:
-        """Let `fault` hit one operation.
+        """Make `fault` hit one operation.
 
         `nth_call` counts from 1 from when this file system was made, over the calls of `operation`, by default of all
         that such a fault can hit. An `operation` that it does not usually hit is allowed: ENOSPC from a sync.
@@ -264,14 +264,14 @@ class SimulatedFileSystem:
         self._damage(path, start, bytes(len(self._inode(path).durable[start : start + SECTOR_BYTES])))
 
     def spoil(self, path: str, start: int, end: int) -> None:
-        """Let reads of the bytes of a file from `start` to `end` fail, until it is healed; no crash state has that.
+        """Make reads of the bytes of a file from `start` to `end` fail, until it is healed; no crash state has that.
 
         To write a part of a block the kernel reads it, which fails likewise. A whole one finds another place.
         """
         self._inode(path).bad.append((start, end))
 
     def heal(self, path: str) -> None:
-        """Let all of a file be read again."""
+        """Make all of a file readable again."""
         self._inode(path).bad.clear()
 
     def _write_bad(self, opened: _OpenFile, start: int, end: int) -> None:

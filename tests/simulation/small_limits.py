@@ -39,7 +39,7 @@ _LIMITS: Final[dict[ModuleType, dict[str, int]]] = {
 
 @contextmanager
 def small_limits() -> Iterator[None]:
-    """Have queues give up and load a few messages at a time, compaction copy and purges release a little."""
+    """Make queues give up and load a few messages at a time, compaction copy and purges release a little."""
     with ExitStack() as patches:
         for module, limits in _LIMITS.items():
             for name, limit in limits.items():

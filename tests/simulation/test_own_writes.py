@@ -61,7 +61,7 @@ class Lives:
         return harness
 
     def live(self) -> None:
-        """Have things move until the process dies, or for a while."""
+        """Run everything until the process dies, or for a while."""
         self.harness.hold_commits = True
         self.harness.store.jobs_left = self.random.choice((-1, self.random.randint(0, 12)))
         for _ in range(self.random.randint(1, 6)):
@@ -101,7 +101,7 @@ class Lives:
         self.client.take()
 
     def _commit(self) -> None:
-        """Let the disk do what it was given, and look at what is open."""
+        """Make the disk do what it was given, and look at what is open."""
         self.harness.store.run()
         self.harness.settle()
         batch = self.harness.broker.log.batch

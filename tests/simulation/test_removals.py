@@ -50,7 +50,7 @@ class Cuts:
         self.harness._fs.on_operation = self._cut
 
     def _run_first(self) -> bool:
-        """Let the first thread work that has something to do."""
+        """Run the first thread that has something to do."""
         log = self.harness.broker.log
         for jobs in self._order:
             others = [name for each in self._order if each != jobs for name in each]

@@ -218,7 +218,7 @@ class Soak:
     # --- a period ---------------------------------------------------------------------------------------------------
 
     def load(self, period: Period) -> None:
-        """Have everybody do what they do, while faults come."""
+        """Run all clients while faults come."""
         began_s = time.monotonic()
         faults = list(period.faults)
         for client in self._clients():
@@ -249,7 +249,7 @@ class Soak:
                 self.books.violated(Rule.FAILED, visitor.failures.get())
 
     def rest(self, *, drains_all: bool) -> None:
-        """Let consumers take everything that waits, and judge what is missing."""
+        """Make consumers take everything that waits, and judge what is missing."""
         self._deep_seat.is_taken = drains_all
         for visitor in self._visitors:
             if visitor is not self._drainer:
@@ -400,7 +400,7 @@ class Soak:
         return total
 
     def end(self) -> None:
-        """Let everybody go."""
+        """Stop all clients."""
         for visitor in self._visitors:
             visitor.end()
         self._hear()

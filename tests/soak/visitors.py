@@ -115,7 +115,7 @@ class Visitor(threading.Thread, ABC):
             self.failures.put(f"{type(self).__name__}: {error!r}")
 
     def rest(self) -> None:
-        """Have it end its visit, and begin none."""
+        """Make it end its visit, and begin no other."""
         self._may.clear()
 
     def is_at_rest(self) -> bool:

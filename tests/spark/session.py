@@ -73,7 +73,7 @@ def home_without_archives(directory: Path) -> Path:
 
 
 def keep_worker_log(spark: SparkSession, path: Path) -> None:
-    """Have what Python workers print on stderr written to `path` as well. No worker has been started yet."""
+    """Write to `path` as well what Python workers print on stderr. No worker has been started yet."""
     jvm: Any = spark._jvm
     both = jvm.org.apache.commons.io.output.TeeOutputStream(
         jvm.java.lang.System.err, jvm.java.io.FileOutputStream(str(path))

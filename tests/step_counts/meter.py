@@ -101,7 +101,7 @@ class Meter(QuickClients):
         self._entered = 0
 
     def pace(self) -> None:
-        """Have the share of a batch that the broker may write by itself be small."""
+        """Make the share of a batch that the broker may write by itself small."""
         self.broker.log.batch_bytes = 2 * OWN_BYTES
 
     def _turn(self, commit: bool) -> bool:

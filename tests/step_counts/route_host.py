@@ -260,7 +260,7 @@ class Host:
         await trio.lowlevel.checkpoint()
 
     async def write(self) -> None:
-        """Have the log write what is in the open batch."""
+        """Make the log write what is in the open batch."""
         self.broker.log.force()
         self.settle()
         await trio.testing.wait_all_tasks_blocked()

@@ -228,7 +228,7 @@ class _Finder(MetaPathFinder):
 
 
 def install() -> None:
-    """Have everything of ``warren`` that is imported from now on count its work."""
+    """Make everything of ``warren`` that is imported from now on count its work."""
     assert not any(name == "warren" or name.startswith("warren.") for name in sys.modules), "warren is imported already"
     sys.meta_path.insert(0, _Finder())
     gc.set_threshold(100_000, 20, 100)  # engines of thousands of things live shortly, and whole

@@ -1,7 +1,8 @@
 """How much more than before clients may hold unanswered while memory is short.
 
-A delivery keeps its message in memory until it is answered, whether the message is on disk or not: 300 bytes and the
-frames. Publishers wait in a memory alarm; a consumer without prefetch would take whole queues from the disk.
+A delivery keeps its message in memory until it is answered, whether the message is on disk or not: 80 bytes for
+itself, 220 for the message, and the frames. Publishers wait in a memory alarm; a consumer without prefetch would take
+whole queues from the disk.
 
 1. A channel may always owe as many answers as it did when memory became short, and `ALWAYS`: a consumer that answers
    drains its queues as before.

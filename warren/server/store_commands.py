@@ -46,7 +46,7 @@ PROGRESS_BYTES: Final = 16 << 20  # smaller stores are read at once, so that not
 store_app = typer.Typer(
     name="store",
     help="Inspect, check and repair the message store of a stopped broker, and restore backups. JSON lines out; "
-    "exit code 0: all is well, 1: problems were found, 2: cannot be read.",
+    "exit code 0: all is well, 1: problems were found, 2: cannot be read, 3: only known losses were found.",
     no_args_is_help=True,
 )
 

@@ -22,7 +22,7 @@ def run(conversation: Coroutine[Any, Any, T]) -> T:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop work until `condition` holds; the conversation's deadline ends a hopeless wait."""
+    """Run the loop until `condition` holds; the conversation's deadline ends a hopeless wait."""
     while not condition():
         await asyncio.sleep(POLL_S)
 

@@ -57,7 +57,7 @@ class Inbox:
         return self._channel.basic_consume(queue, self, **options)
 
     def wait_for(self, count: int) -> list[Delivery]:
-        """Let the connection work until at least `count` deliveries are here."""
+        """Run the connection until at least `count` deliveries are here."""
         pump(self._channel.connection, lambda: len(self.deliveries) >= count, f"{count} deliveries")
         return self.deliveries
 
@@ -109,7 +109,7 @@ def consumers(channel: BlockingChannel, queue: str) -> int:
 
 
 def settle(channel: BlockingChannel, queue: str) -> None:
-    """Let every delivery the broker already decided on reach the callbacks.
+    """Wait until every delivery that the broker already decided on has reached the callbacks.
 
     The first passive declare is answered by the queue after whatever it sent to this channel; the second is answered by
     the channel after those deliveries left it.
@@ -158,7 +158,7 @@ def collect(channel: BlockingChannel, queue: str, count: int) -> list[tuple[Basi
 
 
 def outlast(channel: BlockingChannel, milliseconds: int) -> None:
-    """Let `milliseconds` go by, and the clock's grain: messages enqueued with that time to live have expired then."""
+    """Wait for `milliseconds` and the clock's grain: messages enqueued with that time to live have expired then."""
     over_at = time.monotonic() + milliseconds / 1000 + 0.005
     pump(channel.connection, lambda: time.monotonic() >= over_at, f"{milliseconds} ms to pass")
 

@@ -83,7 +83,7 @@ def sent_and_received(channel: BlockingChannel, queue: str, properties: BasicPro
 
 
 def user_id_of(broker: Broker, properties: dict[str, Any]) -> dict[str, Any]:
-    """Let user_id be the user of this session."""
+    """Set user_id to the user of this session."""
     return properties | ({"user_id": broker.username} if "user_id" in properties else {})
 
 

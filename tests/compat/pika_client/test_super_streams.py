@@ -57,7 +57,7 @@ class Instance:
 
 
 def pump_all(instances: list[Instance], count: int) -> None:
-    """Let all of them work until they have `count` deliveries together."""
+    """Run all of them until they have `count` deliveries together."""
     head, *others = instances
 
     def done() -> bool:

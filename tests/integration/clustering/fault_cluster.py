@@ -132,18 +132,18 @@ class FaultCluster:
     # --- clients ------------------------------------------------------------------------------------------------------
 
     def begin_load(self) -> None:
-        """Have clients work with the leader."""
+        """Make clients work with the leader."""
         self._loaded = self.leader()
         self.load = Load(self._loaded.address(), self.history, self.chooser)
 
     def work(self, seconds: float) -> None:
-        """Let the clients work for a while; none of them loses its connection."""
+        """Make the clients work for a while; none of them loses its connection."""
         assert self.load is not None
         end_s = time.monotonic() + seconds
         self.load.run_until(lambda: time.monotonic() > end_s)
 
     def work_on(self, confirms: int) -> None:
-        """Let the clients work until `confirms` more publishes and commits were answered."""
+        """Make the clients work until `confirms` more publishes and commits were answered."""
         assert self.load is not None
         enough = self.load.confirms + confirms
         give_up_s = time.monotonic() + 60
@@ -151,7 +151,7 @@ class FaultCluster:
         assert self.load.confirms >= enough, f"nothing more is confirmed\n{self.tails()}"
 
     def endure(self, seconds: float) -> None:
-        """Let the clients do what they can for a while."""
+        """Make the clients do what they can for a while."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             self._turn()

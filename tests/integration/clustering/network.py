@@ -115,13 +115,13 @@ class Network:
                 connection.close()
 
     def cut(self, link: Link, *, there: bool = True, back: bool = True) -> None:
-        """Let nothing pass in these directions."""
+        """Block everything in these directions."""
         with self._lock:
             link.there = link.there and not there
             link.back = link.back and not back
 
     def heal(self) -> None:
-        """Let everything pass."""
+        """Pass everything."""
         with self._lock:
             for link in self._links:
                 link.there = link.back = True

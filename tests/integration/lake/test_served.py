@@ -39,7 +39,7 @@ def commits(api: Api) -> int:
 
 
 def follow(api: Api, lake: Lake, max_rows: int) -> None:
-    """Have the broker keep the tables of the harness."""
+    """Make the broker keep the tables of the harness."""
     for table in TABLES:
         is_queue = table.source in QUEUES
         value: dict[str, Any] = {

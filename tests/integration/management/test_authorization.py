@@ -253,7 +253,7 @@ def over_http(user: Api, v: str, case: str) -> int:
 
 
 def prepare(place: Place) -> None:
-    """Have in the vhost what the cases act on, and nothing else."""
+    """Put into the vhost what the cases act on, and nothing else."""
     api, v = place.api, place.v
     for kind in ("queues", "exchanges"):
         api.ask("DELETE", f"/{kind}/{v}/new")

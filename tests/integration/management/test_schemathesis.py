@@ -100,7 +100,7 @@ class Target:
         return bool(connection.is_open)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._connection is not None and self._alive(self._connection):
             self._connection.close()
         self.api.close()

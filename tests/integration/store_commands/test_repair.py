@@ -316,7 +316,7 @@ def test_nothing_is_repaired_while_the_disk_does_not_give_a_part_of_the_log(tmp_
 
 
 def live_once(store: StoreDirectory, *, body: bytes = b"later", checkpoint: bool = False) -> None:
-    """Have a broker's log find the store, and store a message of the first queue."""
+    """Recover the store with a broker's log, and store a message of the first queue."""
     files = Store(OsFileSystem(str(store.path / "messages")))
     files.open()
     log = MessageLog(checksum_function(CRC32C), 65536)

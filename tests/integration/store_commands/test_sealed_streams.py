@@ -52,7 +52,7 @@ def notes(lines: Lines) -> list[str]:
 
 
 def started(store: StreamStore) -> list[str]:
-    """Have a broker's store begin; return what is wrong, as it sees it."""
+    """Open a broker's store; return what is wrong, as it sees it."""
     begun = Store(OsFileSystem(str(store.path / "messages")))
     begun.open()
     log = new_log()

@@ -42,7 +42,7 @@ class InThread:
 
 
 def pumped(channel: BlockingChannel, broker: Broker, condition: Callable[[], object]) -> None:
-    """Let pika handle what comes until `condition` holds."""
+    """Make pika handle what comes until `condition` holds."""
     deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline

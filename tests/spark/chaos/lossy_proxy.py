@@ -89,7 +89,7 @@ class LossyProxy:
             return self._trap
 
     def disarm(self) -> None:
-        """Let everything pass."""
+        """Pass everything."""
         with self._lock:
             if self._trap is not None:
                 self._trap.released.set()

@@ -139,7 +139,7 @@ class Run:
             self._lake_failure = error
 
     def _finish(self) -> None:
-        """Have every flow and every table get what there is."""
+        """Make every flow and every table get what there is."""
         self._say("all kills are made; everything comes to its end")
         world = self._world
         world.lake.kill()
@@ -208,7 +208,7 @@ class Run:
         return killed
 
     def _lose_request(self, each: Kill) -> None:
-        """Have a request of `warren lake` lost, and kill that meanwhile if it is the victim."""
+        """Lose a request of `warren lake`, and kill that meanwhile if it is the victim."""
         world = self._world
         is_catalog = each.where == "rest-iceberg" and each.victim != steps.STORE
         proxy = world.rest if is_catalog else world.store

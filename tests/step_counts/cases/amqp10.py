@@ -33,7 +33,7 @@ def feeding(client: Amqp10Client, data: bytes) -> Act:
 
 
 def filled(meter: Meter, n: int) -> None:
-    """Have n messages in queue q."""
+    """Put n messages into queue q."""
     publisher = meter.channel()
     publisher.declare("q")
     publishing(publisher, n)

@@ -111,7 +111,7 @@ def queues_bound_to_x(n: int, *, durable: bool = False) -> list[Any]:
 
 
 def watched(meter: Meter) -> None:
-    """Have a queue get all events."""
+    """Route all events to a queue."""
     client = meter.channel()
     client.declare("events")
     client.bind("events", EVENT_EXCHANGE, "#")

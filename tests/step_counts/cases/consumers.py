@@ -227,7 +227,7 @@ def publish_to_a_queue_of_many_consumers_that_want_nothing(meter: Meter, n: int)
 
 
 def select(meter: Meter, client: Client, tag: str = "c") -> None:
-    """Have a consumer of queue q that wants nothing."""
+    """Make a consumer of queue q that wants nothing."""
     feed(client, 1, basic_consume("q", tag))
     queue = meter.queue("q")
     queue.select(list(queue.consumers)[-1], Nothing())

@@ -26,7 +26,7 @@ def expiry_of_what_is_dead_lettered_to_queues(meter: Meter, n: int) -> Act:
 
 
 def expiring(meter: Meter, n: int, **properties: Any) -> None:
-    """Have n messages expire in 1 s, into a queue of dead letters."""
+    """Make n messages expire in 1 s, into a queue of dead letters."""
     client = meter.channel()
     client.declare("dead")
     ttl = {} if properties else {"x-message-ttl": 1000}

@@ -276,7 +276,7 @@ def _without(name: str) -> Change:
 
 
 def resent(harness: Harness, change: Change | None) -> dict[int, Any]:
-    """Let a program of 0-9-1 send a message on, changed; return what a client of 1.0 gets."""
+    """Make a program of 0-9-1 pass a message on, changed; return what a client of 1.0 gets."""
     headers, found = sent_with_everything(harness)
     properties: dict[str, Any] = {"message_id": found.message_id}
     if change is not None:

@@ -51,7 +51,7 @@ class Taker:
                     self.out[each.field(1)] = number
 
     def ask(self, gone: set[int]) -> None:
-        """Have credit, drained or not."""
+        """Give credit, drained or not."""
         credit = self._chance.randrange(8)
         drain = self._chance.random() < 0.3
         self.credit = credit

@@ -26,7 +26,7 @@ class Load:
         self.broker.gathering.most_s = most_s
 
     def turn(self, messages: int, *, after_s: float = 0.0001, body: bytes = b"x") -> bool:
-        """Have so many messages come in a turn; tell whether a commit is under way at its end."""
+        """Publish so many messages in a turn; tell whether a commit is under way at its end."""
         self.broker.now_s += after_s
         self.client.connection.feed(publish_frames("", "q", body, properties={"delivery_mode": 2}) * messages)
         self.broker.end_turn()
@@ -38,7 +38,7 @@ class Load:
         assert self._harness.store.run()
 
     def confirmed(self) -> int:
-        """Let the broker rest; return the number of the last publish that was confirmed."""
+        """Run the broker until it rests; return the number of the last publish that was confirmed."""
         self._harness.settle()
         return int(self.client.take()[-1].method.delivery_tag)
 

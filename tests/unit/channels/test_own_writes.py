@@ -206,7 +206,7 @@ class Slow:
         self.commits = 0
 
     def commit(self) -> bool:
-        """Let the disk do what it has been given; False when that is nothing."""
+        """Make the disk do what it has been given; False when that is nothing."""
         self.largest = max(self.largest, int(self.log.batch.row_bytes))
         before = self.harness.store.commits
         self.harness.hold_commits = False

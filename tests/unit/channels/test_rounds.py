@@ -31,7 +31,7 @@ class Clock:
         self.looks: dict[int, list[float]] = {key: [] for key in self.keys}
 
     def tick(self, passed_s: float = TICK_S) -> set[int]:
-        """Let time pass; return the connections that have looked."""
+        """Advance the time; return the connections that have looked."""
         self.now_s += passed_s
         self.rounds.tick(self.now_s, self.connections)
         looked = {key for key, peer in self.connections.items() if self.has_looked(peer)}

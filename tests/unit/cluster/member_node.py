@@ -100,7 +100,7 @@ class Node:
         return self.all(BeaconReceived(leader, epoch, 1), after_s)
 
     def answered(self, *replicas: Replica, after_s: float = 0.0) -> list[Action]:
-        """Let replicas answer the last beacon."""
+        """Make replicas answer the last beacon."""
         self.now += after_s
         last = self.beacons[-1]
         return [each for replica in replicas for each in self.all(BeaconAnswered(replica, last.epoch, last.number))]

@@ -132,7 +132,7 @@ def drive(
     founding: Founding | None = None,
     epoch: int = 0,
 ) -> Paper:
-    """Let a member be driven while `test` runs; time passes when all wait."""
+    """Drive a member while `test` runs; time passes when all wait."""
     paper = Paper()
 
     async def main() -> None:

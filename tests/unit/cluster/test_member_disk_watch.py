@@ -11,7 +11,7 @@ from warren.cluster.record import Replica
 
 
 def passes(node: Node, seconds: float, *, own: bool, others: Sequence[Replica]) -> list[GiveWay]:
-    """Let the log grow all the time; say which disks carry it out."""
+    """Make the log grow all the time; say which disks carry it out."""
     given: list[GiveWay] = []
     for _ in range(int(seconds * 10)):
         node.now += 0.1

@@ -275,7 +275,7 @@ class Candidate:
         self.view.read(None if found is None else Versioned(7, found), 100.0)
 
     def told(self, position: Position, committed: Position) -> None:
-        """Let C answer the questions that were put last."""
+        """Make C answer the last questions."""
         (asked,) = [action for action in self.actions.take() if isinstance(action, AskPositions)]
         self.candidacy.told(asked.number, "c", C, Standing(position, committed))
         self.candidacy.asked_all(asked.number)
@@ -529,7 +529,7 @@ def test_a_node_that_runs_is_not_forgotten() -> None:
 def waits(
     watch: DiskWatch, peers: Peers, known: Record, *, from_s: float, seconds: float
 ) -> list[tuple[float, Replica]]:
-    """Let the log grow; B and C sync it, and A's own disk does not."""
+    """Make the log grow; B and C sync it, and A's own disk does not."""
     given = []
     for step in range(int(seconds * 10)):
         now_s = from_s + step / 10

@@ -43,7 +43,7 @@ def test_a_closed_link_is_silence_at_once_but_the_set_stays_large_enough() -> No
 
 
 def slow_down(node: Node, slow: Sequence[Replica], quick: Sequence[Replica]) -> list[Action]:
-    """Let the answers of some take half a second, for a while; return what comes of it with the first change."""
+    """Delay the answers of some by half a second, for a while; return what comes of it with the first change."""
     late: list[list[Event]] = [[], []]
     for _ in range(60):
         actions = node.all(Tick(), 0.26)

@@ -23,7 +23,7 @@ def hands_over(api: FakeApi, node: str = "rabbit@two") -> None:
 
 
 def returned(api: FakeApi) -> None:
-    """Have the old leader, rabbit@one, follow after it has restarted."""
+    """Make the old leader, rabbit@one, follow after it has restarted."""
     api.answer("GET", "nodes", {"error": "unavailable", "reason": "no node that leads"}, 503)
     for state in ("registered", "gone", "following"):
         api.answer("GET", "nodes", [{"name": "rabbit@one", "state": state}])

@@ -19,7 +19,7 @@ OURS, THEIRS = "a" * 32, "b" * 32
 
 
 def restored(stream: MemoryQueue, count: int, more: int) -> None:
-    """Have the broker be one that was restored to `count` messages, and has got `more` since."""
+    """Restore the broker to `count` messages, and give it `more` since."""
     del stream.messages[count:]
     stream.add(more)
     stream.lives = [(OURS, 0), (THEIRS, count)]

@@ -15,7 +15,7 @@ from warren.lake.interruptible import interruptible
 
 @pytest.fixture
 def long_turns() -> Iterator[None]:
-    """Have a thread that begins run on, before the one that started it does."""
+    """Give a new thread its turn before the one that started it continues."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(60)
     yield

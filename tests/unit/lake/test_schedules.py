@@ -65,7 +65,7 @@ class Actor:
         self._back.release()
 
     def turn(self) -> None:
-        """Let it run to its next point."""
+        """Run it to its next point."""
         self._go.release()
         self._back.acquire()
         if self.failure is not None and not isinstance(self.failure, Killed):
@@ -122,7 +122,7 @@ class Stage:
 
 
 def with_points(stage: Stage, patch: pytest.MonkeyPatch) -> None:
-    """Let everything that reads or commits be a point, before and after."""
+    """Make a point before and after everything that reads or commits."""
     import deltalake
     from deltalake.table import TableAlterer
     from pyiceberg.table import Transaction

@@ -85,7 +85,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 async def until_waiting() -> None:
-    """Let the other task run until it waits for the disk."""
+    """Run the other task until it waits for the disk."""
     await trio.testing.wait_all_tasks_blocked()
 
 

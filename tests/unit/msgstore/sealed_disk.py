@@ -122,7 +122,7 @@ def rows_of(store: Store, stream_id: int, table: SealedTable) -> dict[int, bytes
 
 
 def fail_next(fs: SimulatedFileSystem, operation: str, number: int) -> None:
-    """Let the next call of an operation fail."""
+    """Make the next call of an operation fail."""
 
     def hook(event: str) -> None:
         if event.startswith(f"before {operation} "):

@@ -44,7 +44,7 @@ class Sparse(StoredLog):
         return [number for number, page in enumerate(self.of_queue.pages) if page is not None and not page.resident]
 
     def make_absent(self, numbers: list[int]) -> None:
-        """Have pages leave memory that are not changed since they were written."""
+        """Remove pages from memory that were not changed since they were written."""
         for number in numbers:
             page = self.of_queue.page(number)
             assert page is not None

@@ -75,7 +75,7 @@ def append_with_forgery(store: StoreDirectory, tag: bytes) -> tuple[int, int]:
 
 
 def overwrite(store: StoreDirectory, lsn: int, length: int) -> None:
-    """Have zeros at `lsn`: the bytes written there never reached the disk."""
+    """Put zeros at `lsn`: the bytes written there never reached the disk."""
     with store.file().open("r+b") as file:
         file.seek(store.offset(lsn))
         file.write(bytes(length))

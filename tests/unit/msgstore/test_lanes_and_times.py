@@ -16,7 +16,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def store(log: StoredLog, index: QueueIndex, *messages: Message) -> None:
-    """Have the messages on disk, numbered from 0."""
+    """Put the messages on disk, numbered from 0."""
     for number, message in enumerate(messages):
         log.log.batch.add(index, message, number)
     log.rest()

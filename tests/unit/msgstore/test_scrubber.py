@@ -28,7 +28,7 @@ class ScrubbedLog(StoredLog):
         self.reads: list[int] = []
 
     def step(self) -> bool:
-        """Have the next piece asked for, but not read; False at the end of a pass."""
+        """Ask for the next piece, without reading it; False at the end of a pass."""
         if not self.scrubber.step():
             return False
         (job,) = self.log.read_jobs
@@ -37,7 +37,7 @@ class ScrubbedLog(StoredLog):
         return True
 
     def remove(self, segment: Segment) -> None:
-        """Have all of it acknowledged and its file removed."""
+        """Acknowledge all of it, and remove its file."""
         for number, (message, its) in enumerate(self.messages):
             if its is segment:
                 self.settle(self.index(1), message, number)

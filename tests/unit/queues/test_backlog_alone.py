@@ -54,19 +54,19 @@ class Waiting:
         self.store.rest()
 
     def short_of_memory(self, short: bool = True) -> None:
-        """Have the queues take more memory than they may, or no longer."""
+        """Make the queues take more memory than they may, or no longer."""
         self.log.memory_bytes = 0 if short else AMPLE_BYTES
         self.log.under_pressure = short
 
     def page_out(self) -> None:
-        """Have all that can leave memory leave it."""
+        """Remove everything from memory that can leave it."""
         self.short_of_memory()
         for _ in range(4):
             self.backlog.batch_closed()
             self.store.rest()
 
     def begin_to_read(self, number: int) -> None:
-        """Have the messages wait on disk, and take them from there until the one with this number is being read."""
+        """Put the messages on disk only, and take them from there until the one with this number is being read."""
         self.fill(MANY)
         self.page_out()
         while not (self.log.read_jobs and self.backlog.middle.has(number)):

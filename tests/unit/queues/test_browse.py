@@ -135,7 +135,7 @@ def test_one_look_reads_no_more_than_its_limit_and_at_least_one_message(monkeypa
 
 
 def monkeypatch_limit(monkeypatch: pytest.MonkeyPatch, limit: int) -> bool:
-    """Have a look read at most `limit` bytes; False when the compiler has written the limit into the code."""
+    """Make a look read at most `limit` bytes; False when the compiler has written the limit into the code."""
     if not browse.__file__.endswith(".py"):
         return False
     monkeypatch.setattr(browse, "READ_BYTES_MAX", limit)

@@ -49,7 +49,7 @@ class Everything(Selection):
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[int]:
-    """Have the next call of a method fail; return a list with the number of calls that will."""
+    """Make the next call of a method fail; return a list with the number of calls that will."""
     real = getattr(owner, name)
     left = [1]
 

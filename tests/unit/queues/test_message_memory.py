@@ -49,7 +49,7 @@ def fill(client: Client, count: int = COUNT, *, exchange: str = "", key: str = "
 
 
 def write(harness: Harness, *, pressure: bool = False) -> None:
-    """Have the pager make room, and write what it gives; `pressure`: the whole process has too little."""
+    """Make the pager free memory, and write what it gives; `pressure`: the whole process has too little."""
     pager = Pager(harness.broker, 1)
     for _ in range(12):
         pager.relieve(2 if pressure else 0)

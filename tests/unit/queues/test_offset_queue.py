@@ -40,7 +40,7 @@ class Kept:
         self.publisher.declare(self.name, durable=True, arguments=STREAM)
 
     def fill(self, *bodies: bytes) -> None:
-        """Have messages come in, one after the other."""
+        """Publish messages, one after the other."""
         for body in bodies:
             self.publisher.publish("", self.name, body)
 
@@ -61,7 +61,7 @@ class Kept:
         return self.queue.first_offset(), self.queue.synced_end(), self.queue.next_offset()
 
     def write(self) -> None:
-        """Have everything written, and not synced."""
+        """Write everything, without a sync."""
         self.harness.broker.log.close_if_due(lingered=True)
         self.harness.settle()
 
@@ -104,7 +104,7 @@ class Kept:
         self.fs.flip_bit(segment_path(int(segment.number)), lsn - int(segment.base_lsn) + 12, 0)
 
     def give_up_pages(self) -> None:
-        """Have full pages of the index on disk only."""
+        """Put full pages of the index on disk only."""
         log = self.harness.broker.log
         memory_bytes, log.memory_bytes = log.memory_bytes, 0
         for _ in range(3):

@@ -36,7 +36,7 @@ class Place:
             self.returned = dispatch.keys
 
     def put(self, place: int) -> None:
-        """Have a message come back that was delivered."""
+        """Return a message that was delivered."""
         returned = self.returned
         if isinstance(returned, SharedKeys):
             returned.bind(returned.maybe_key("q"), "q", place, self)

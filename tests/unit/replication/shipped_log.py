@@ -66,7 +66,7 @@ class ShippedLog:
             self.last_crc = int(job.crc)
 
     def compact(self, *numbers: int, needs: Sequence[int] = ()) -> None:
-        """Have a checkpoint at the end of the log, which `needs` only these segments, and remove the others given."""
+        """Write a checkpoint at the end of the log, which `needs` only these segments, and remove the others given."""
         algorithm = default_algorithm()
         state = MessageLog(checksum_function(algorithm), CAPACITY)
         state.algorithm, state.store_id, state.epoch = algorithm, STORE_ID, self.epoch

@@ -22,7 +22,7 @@ def a_set(*others: Node, min_in_sync: int = 1) -> InSyncSet:
 
 
 def join(group: InSyncSet, node: Node, lsn: int, now_s: float = 0.0) -> Replica:
-    """Have a node connect, catch up, take note of it, and be recorded."""
+    """Make a node connect, catch up, take note of it, and be recorded."""
     replica = group.connected(node, now_s)
     replica.is_live = True
     group.acknowledged(replica, lsn, lsn, now_s)

@@ -41,7 +41,7 @@ class Place:
 
     @contextmanager
     def thread(self) -> Iterator[list[Entry]]:
-        """Have a thread take entries until it is over; it has ended then."""
+        """Make a thread take entries until it is over; it has ended then."""
         taken: list[Entry] = []
 
         def run() -> None:

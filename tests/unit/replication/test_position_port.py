@@ -25,7 +25,7 @@ STANDING = Standing(Position(5, 500), Position(4, 400))
 
 
 def with_port(store: str, test: Callable[[Endpoint], Awaitable[None]]) -> None:
-    """Have node two answer, and run the test."""
+    """Make node two answer, and run the test."""
 
     async def main() -> None:
         endpoint = Endpoint("127.0.0.1", free_port())

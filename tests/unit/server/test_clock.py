@@ -27,7 +27,7 @@ class Machine:
         self.wall_ns += int(seconds * 1e9)
 
     def live(self, seconds: float, step_s: float = STEP_S) -> None:
-        """Let time pass, as the ticker sees it."""
+        """Advance the time, as the ticker sees it."""
         for _ in range(round(seconds / step_s)):
             self.wall_ns += int(step_s * 1e9)
             self.steady_ns += int(step_s * 1e9)

@@ -88,7 +88,7 @@ def test_nothing_is_looked_at_while_the_broker_starts() -> None:
 
 
 def aged(made: Knot) -> weakref.ref[Knot]:
-    """Have a cycle grow old, so that only a full collection finds it; return a reference to it."""
+    """Make a cycle grow old, so that only a full collection finds it; return a reference to it."""
     for _ in range(2):
         gc.collect(1)
     assert made in gc.get_objects(2)

@@ -71,7 +71,7 @@ def test_what_is_little_stays() -> None:
 
 
 def hours_of_load(hours: int, used: int) -> tuple[int, int]:
-    """Have a heap grow by a MiB at each look, though it is used to `used` bytes; return its most, and how often it is
+    """Make a heap grow by a MiB at each look, though it is used to `used` bytes; return its most, and how often it is
     given back."""
     looks = Looks()
     resident = most = used

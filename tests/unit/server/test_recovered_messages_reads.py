@@ -35,7 +35,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def begun(fs: SimulatedFileSystem, tmp_path: Path) -> None:
-    """Have a checkpoint on the disk."""
+    """Put a checkpoint on the disk."""
     found = recover_messages(settings(tmp_path), fs, 8)
     log = found.log
     log.close_if_due()

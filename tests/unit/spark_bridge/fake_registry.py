@@ -50,7 +50,7 @@ class FakeRegistry:
     def register(
         self, number: int, subject: str, schema: str, kind: str | None = None, references: Any = None, version: int = 1
     ) -> None:
-        """Have a schema be the newest version of a subject."""
+        """Make a schema the newest version of a subject."""
         answer = {"id": number, "schema": schema, "subject": subject, "version": version}
         answer |= {} if kind is None else {"schemaType": kind}
         answer |= {} if references is None else {"references": references}

@@ -245,7 +245,7 @@ class Killed(BaseException):
 
 
 def begun(broker: ExportBroker, directory: Path, *, is_done: bool = True) -> None:
-    """Have a run be killed in its first commit; `is_done`: which the broker made nevertheless."""
+    """Kill a run in its first commit; `is_done`: the broker made the commit nevertheless."""
     commit = broker.commit_stages
 
     def commit_stages(query: str, batch: int, stages: Any, **options: Any) -> Committed:

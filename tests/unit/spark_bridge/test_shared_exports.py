@@ -59,7 +59,7 @@ def names(bucket: Path) -> list[str]:
 def pause(
     work: Export | Import, name: str, at: int, meanwhile: Callable[[], object], patch: pytest.MonkeyPatch
 ) -> None:
-    """Have something happen before the call number `at` that `work` makes of its place."""
+    """Make something happen before the call number `at` that `work` makes of its place."""
     call, count = getattr(work.place, name), itertools.count(1)
 
     def paused(*arguments: Any) -> Any:

@@ -121,7 +121,7 @@ class Long:
         return page
 
     def read_from_disk(self) -> None:
-        """Have the disk, which is held, carry out reads and nothing else."""
+        """Make the held disk carry out reads and nothing else."""
         while self.log.read_jobs:
             jobs, self.log.read_jobs = self.log.read_jobs, []
             for job in jobs:

@@ -98,7 +98,7 @@ class Keys:
         self.stream.check_invariants()
 
     def compact(self) -> None:
-        """Have enough come that all until now is compacted: keys that nobody else has."""
+        """Publish so much that all until now is compacted: with keys that nobody else has."""
         for number in range(400):
             self.publish(f"filler.{number % 3}", b"-" * 60)
 

@@ -72,7 +72,7 @@ def test_a_chunk_that_nobody_can_read_and_the_log_still_has_is_sealed_again(argu
 
 
 def scrub(s: Sealing, scrubber: Scrubber, passes: int = 1) -> list[int]:
-    """Have everything looked at so often; return how much was begun with each step."""
+    """Look at everything so often; return how much was begun with each step."""
     begun = []
     end = scrubber.passes + passes
     while scrubber.passes < end:

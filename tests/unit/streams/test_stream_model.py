@@ -162,7 +162,7 @@ class Run:
         self.harness.settle()
 
     def hold(self) -> None:
-        """Have the disk take its time, or no longer."""
+        """Make the disk slow, or no longer."""
         store = self.harness.store
         if not store.hold:
             self.synced = len(self.bodies)
@@ -244,7 +244,7 @@ class Run:
         assert len(reader.unacked) <= reader.prefetch
 
     def end(self) -> None:
-        """Have everything read once more, and everything given back."""
+        """Read everything once more, and give everything back."""
         self.harness.store.hold = False
         self.stream.pause(paused=False)
         self.harness.settle()

@@ -58,7 +58,7 @@ def history(harness: Harness) -> RecentHistoryExchange:
 
 
 def begin(harness: Harness, *clients: Client) -> None:
-    """Have the clients bind, and find that this takes more than a turn."""
+    """Make the clients bind, and check that this takes more than a turn."""
     for client in clients:
         client.connection.feed(BIND)
     assert 0 < harness.queue("q").ready_count < MANY

@@ -52,7 +52,7 @@ class Meeting:
         return int(queues["near"].message_count), int(queues["far"].message_count)
 
     def shorten(self) -> None:
-        """Have the exchange lead to the last one only."""
+        """Make the exchange lead to the last one only."""
         client = self.harness.channel()
         for number in range(EXCHANGES - 1):
             client.send(1, m.ExchangeUnbind(0, f"x{number}", self.exchange, "", False, EMPTY_TABLE))

@@ -6,7 +6,7 @@ What recovery finds at the place where the next frame should be, and what it doe
     nothing valid; the next segment continues the       the segment ended here, or was cut here by an earlier
       chain                                               recovery
     nothing valid, and no later frame claims that       a torn tail: cut. Nothing in it was ever confirmed
-      this place was committed
+      this place was committed                            in mode `durable`
     nothing valid, but a later frame claims so          corruption. The segment is copied to the quarantine, whole
                                                           records are taken, queues that lost something are named,
                                                           and recovery continues after it

@@ -269,7 +269,7 @@ def test_only_two_hashes_run_at_a_time(fixture: Fixture) -> None:
 
 @pytest.fixture
 def few_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have few failures make a suspect: each costs a hash."""
+    """Make few failures enough for a suspect: each costs a hash."""
     monkeypatch.setattr(authenticator_module, "_PEER_BURST", 4.0)
     monkeypatch.setattr(authenticator_module, "_USER_BURST", 6.0)
 

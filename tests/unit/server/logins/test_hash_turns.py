@@ -23,7 +23,7 @@ class Queue:
         self._nursery = nursery
 
     async def ask(self, *who: str) -> list[trio.CancelScope]:
-        """Have each of `who` (share, name) wait for a turn, one after the other."""
+        """Make each of `who` (share, name) wait for a turn, one after the other."""
         scopes = []
         for each in who:
             scope = trio.CancelScope()

@@ -50,7 +50,7 @@ OVERHEAD_UNITS = METHOD_UNITS + 1 + EVENT_UNITS + RECEIVE_BYTES // BYTES_PER_UNI
 
 @pytest.fixture(autouse=True, params=[*kinds(), KQUEUE_ON_EPOLL])
 def selector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every test run with each selector that can be had here."""
+    """Run every test with each selector that this system has."""
     choose(request.param, monkeypatch)
 
 

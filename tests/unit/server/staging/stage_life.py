@@ -165,7 +165,7 @@ def note(batch: int, at_ms: int, until_ms: int | None = None, *, done: bool = Tr
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have pieces of three messages."""
+    """Make pieces of three messages."""
     monkeypatch.setattr(staged_batch, "PIECE_MESSAGES", 3)
     monkeypatch.setattr(stages, "PIECE_MESSAGES", 3)
     monkeypatch.setattr(stages, "CELL_MESSAGES", 2)

@@ -154,7 +154,7 @@ def test_a_process_that_dies_again_and_again_goes_on_where_it_was(tmp_path: Path
 
 
 def half_published(tmp_path: Path, bodies: list[bytes]) -> tuple[Path, DurableHarness]:
-    """Have a process die when a part of a batch is on disk; return where its stages are, and the next process."""
+    """Make a process die when a part of a batch is on disk; return where its stages are, and the next process."""
     for crash_at in range(1, 60):
         directory = tmp_path / str(crash_at)
         life = with_queue(directory, crash_at=crash_at)
@@ -188,7 +188,7 @@ def test_what_was_begun_is_finished_at_the_next_start_without_being_asked(tmp_pa
 
 
 def in_cluster(life: Life, epoch: int) -> Life:
-    """Have a life lead in `epoch`."""
+    """Make a life lead in `epoch`."""
     life.management.replication = object()
     life.harness.broker.log.epoch = epoch
     return life
