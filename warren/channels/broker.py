@@ -55,7 +55,7 @@ from warren.queues.long_work import LongWork
 from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
 from warren.queues.seen_keys import SeenKeys
-from warren.queues.timers import TimerQueue
+from warren.queues.timers import FAILED_MS, Timer, TimerQueue
 from warren.vhosts.dead_lettering import LettersInLine
 from warren.vhosts.metadata import (
     MetadataChange,
@@ -111,6 +111,18 @@ class Notice:
         self.level = level
         self.event = event
         self.fields = fields
+
+
+class _Waking(Timer):
+    """Wakes a queue again whose turn has failed: it may be that nothing else does."""
+
+    def __init__(self, queue: BaseQueue) -> None:
+        super().__init__()
+        self._queue = queue
+
+    def due(self, now_ms: i64) -> None:
+        if not self._queue.deleted:
+            self._queue.wake()
 
 
 class Broker:
@@ -278,6 +290,8 @@ class Broker:
                     queue.drain()
             except BaseException:
                 runnable.extend(turn[drained:])
+                # Its other consumers have not had their turn. Not at once: it may fail for ever.
+                self.timers.at(self.log.now_ms + FAILED_MS, _Waking(turn[drained - 1]))
                 raise
         if not self._taking_apart.is_under_way and not self.log.reclamation.is_empty():
             self.work.begin(self._taking_apart)

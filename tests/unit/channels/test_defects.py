@@ -401,6 +401,30 @@ def test_a_consumer_that_could_not_be_told_of_its_timeout_is_ended_and_others_ar
     assert [int(harness.queue(f"q{at}").ready_count) for at in range(3)] == [1, 1, 1]
 
 
+@interpreted
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 2}, {"x-queue-type": "stream"}], ids=str)
+def test_a_queue_whose_turn_has_failed_delivers_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch, arguments: dict[str, object]
+) -> None:
+    """It delivered nothing until something else was published there, or answered."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q", durable=True, arguments=arguments)
+    consumers = [harness.channel() for _ in range(2)]
+    for consumer in consumers:
+        consumer.call(1, m.BasicQos(0, 1, False))
+        consumer.consume("q")
+    queue = harness.queue("q")
+    queue.pause(paused=True)
+    client.feed(b"".join(publish_frames("", "q", b"m", properties={"delivery_mode": 2}) for _ in range(2)))
+    monkeypatch.setattr(Consumer, "has_room", failing(Consumer.has_room, Scarce()))
+    queue.pause(paused=False)
+    queue.wake()
+    settle_with_defect(harness)
+    harness.pass_time(FAILED_MS / 1000)
+    assert [consumer.bodies()[:1] for consumer in consumers] == [[b"m"], [b"m"]]
+
+
 # --- binds ------------------------------------------------------------------------------------------------------------
 
 
