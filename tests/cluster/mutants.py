@@ -326,6 +326,11 @@ MUTANTS: Final = (
         (CANDIDACY, "return due_s + rank * self._timers.stagger_s", "return due_s"),
     ),
     mutant(
+        "gives-way-to-nobody",
+        "a node leads whose disk has lost what was confirmed last, if it was started before the others",
+        (PRE_VOTE, "told.position > position for other", "told.position > Position(1 << 60, 0) for other"),
+    ),
+    mutant(
         "set-of-the-dead",
         "after a take-over commits wait for a node that is cut off, and the one that answers is out",
         (RECORD, "key=lambda other: (other not in there, other == record.leader, other)", "key=lambda other: other == record.leader"),

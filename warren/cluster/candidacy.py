@@ -70,6 +70,7 @@ class Candidacy:
         self._recovers_beyond: int | None = None
         self._pre_vote: PreVote | None = None
         self._pre_votes = 0
+        self._outrun_s: float | None = None  # since when one with a longer log has answered
         self._asks_at_s = now_s  # not earlier
         self._stood: set[int] = set()  # the epochs that this life has stood for
         self._has_led = False
@@ -133,11 +134,12 @@ class Candidacy:
     def follows(self) -> None:
         """Note that another node leads, as far as is known."""
         self.is_standing = False
+        self._outrun_s = None
 
     def hears(self) -> None:
         """Note that the leader is there: answers of others about their logs are of no use."""
         self.is_standing = False
-        self._pre_vote = None
+        self._pre_vote = self._outrun_s = None
         if self._recovers_beyond is not None:
             self._recovers_beyond = None
             self._actions.report("nothing is recovered: a leader answers")
@@ -214,7 +216,13 @@ class Candidacy:
     def _elected(self, now_s: float, record: Record) -> Record | None:
         """Return the record in which this node leads, when it is time to stand."""
         vote = self._maybe_pre_vote(now_s, record)
-        if vote is None or now_s < self._stand_at_s():
+        if vote is None:
+            return None
+        if not vote.is_outrun(record, self._me, self._directory.position):
+            self._outrun_s = None
+        elif self._outrun_s is None:
+            self._outrun_s = vote.asked_s
+        if now_s < self._stand_at_s():
             return None
         reason = self._why_not_stand(record, vote)
         if reason:
@@ -227,6 +235,11 @@ class Candidacy:
         change = taken_over(record, self._me, epoch, vote.answering(), life)
         if isinstance(change, Refusal):
             return None
+        if self._outrun_s is not None:
+            self._actions.report(
+                f"this node stands for election with a shorter log than another one, which has not stood: "
+                f"{positions(vote.told)}"
+            )
         self._ask_others_again(now_s)
         self._stand(change)
         # This node wrote the frames that its log has of the recorded epoch, as its leader in an earlier life.
@@ -284,6 +297,8 @@ class Candidacy:
         rank = vote.rank(record, self._me, self._directory.position)
         if rank and due_s < self._following.heard_s:  # even one that led before: the others wait for the grace time
             due_s = self._following.heard_s + self._timers.grace_s
+        if self._outrun_s is not None:
+            due_s = max(due_s, self._outrun_s + self._timers.yield_s)
         return due_s + rank * self._timers.stagger_s
 
     def _due_s(self) -> float:

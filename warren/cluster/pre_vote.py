@@ -4,7 +4,10 @@
    lead, but confirm and serve nothing, and would keep others from leading.
 2. It never stands while another node has committed frames that it does not have (`ahead`): its directory is older than
    it was. Positions are compared by the epoch of the last frame first, then by LSN.
-3. The node whose log goes furthest stands first (`rank`), the others later.
+3. The node whose log goes furthest stands first (`rank`), the others later. A node learns from the next frame that one
+   is committed, so what only the longest log has may be confirmed. All in-sync nodes have it, unless a disk has lost
+   synced data. So a node gives way (`is_outrun`) while one with a longer log answers, and stands only if that one has
+   not stood for `Timers.yield_s`: it may not reach etcd.
 
 Answers are not promises: the compare-and-swap of the record decides. No I/O and no clock: times are in seconds.
 """
@@ -62,6 +65,12 @@ class PreVote:
             (told.position, other) for other, told in self.told.items() if other != me and record.may_stand(other)
         ]
         return sum(their > position or (their == position and other < me) for their, other in theirs)
+
+    def is_outrun(self, record: Record, me: Replica, position: Position) -> bool:
+        """Tell whether another node of the set that may stand has a longer log."""
+        return any(
+            told.position > position for other, told in self.told.items() if other != me and record.may_stand(other)
+        )
 
     def answering(self) -> frozenset[Replica]:
         """Return the replicas that have answered."""

@@ -26,6 +26,7 @@ class Timers:
     grace_s: float = 2.2
     refused_s: float = 0.3  # from the loss of the link, when connecting again is refused
     stagger_s: float = 0.2  # between the candidates
+    yield_s: float = 5.0  # to a candidate with a longer log, which may have been started later
     ask_s: float = 0.5  # before its time to stand, a node asks the others
     ask_again_s: float = 0.5
     renew_s: float = 10.0  # between two records of how far is committed: etcd keeps each until it is compacted
