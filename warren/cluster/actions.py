@@ -1,7 +1,7 @@
 """The actions that one event asks for, gathered from all parts of a member.
 
 1. They are carried out in the order in which they were added.
-2. A report is added once, until the operator was told something else.
+2. A report that repeats the previous report is left out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from warren.cluster.events import Action, Report
 
 
 class Actions:
-    """The actions of the event that is handled now."""
+    """The actions of the current event."""
 
     def __init__(self) -> None:
         self._actions: list[Action] = []
@@ -21,7 +21,7 @@ class Actions:
         self._actions.append(action)
 
     def report(self, text: str) -> None:
-        """Report to the operator, unless that was the last report."""
+        """Report to the operator, unless the previous report had the same text."""
         if text != self._reported:
             self._reported = text
             self._actions.append(Report(text))

@@ -1,8 +1,8 @@
 """A change of the record that an administrator has asked a leader for, about one node (`Ask`).
 
-1. There is one at a time. It is wanted until it is on record, or `command_s` are over; the same command again renews
-   the time. A proposal that is under way then may still come into force.
-2. A node that runs, or that was useful a moment ago, is not forgotten: it would take its copy with it.
+1. There is one at a time. It is wanted until it is on record, or until `command_s` are over; repeating the command
+   renews the time. A proposal that is under way at that time may still come into force.
+2. A node is not forgotten while it runs, or if it was useful a moment ago: the cluster would lose a live copy.
 
 No I/O and no clock: times are arguments, in seconds.
 """
@@ -37,7 +37,7 @@ class AskedChange:
         return ""
 
     def wanted(self, now_s: float, record: Record) -> Record | None:
-        """Return the record with the change; None when it has that already, or nothing is asked for."""
+        """Return the record with the change; None when it has the change already, or nothing is asked for."""
         if self._asked is None:
             return None
         change = asked(record, *self._asked)

@@ -1,20 +1,20 @@
-"""How a member comes to lead: it founds a store, stands for election, or an administrator or a leader says so.
+"""How a member comes to lead: there are four ways.
 
-    founding      etcd has no record, and this node may begin one: at once, with an empty log
-    election      its leader is gone, or itself led in an earlier life: after a pre-vote (``pre_vote.py``), the nodes
-                  with the longest logs first
-    transfer      the record names it
-    recovery      an administrator accepts what may be lost
+    founding      etcd has no record, this node may begin one, and its log is empty: at once
+    election      its leader is gone, or the leader on record is this node in an earlier life: after a pre-vote
+                  (``pre_vote.py``), the nodes with the longest logs first
+    transfer      the previous leader has handed over to it: the record names it
+    recovery      an administrator makes its data the truth, and accepts what may be lost
 
-1. A node leads an epoch only by a change of the record that this process made or saw made, and once in its life. A
-   record that names it from an earlier life makes it stand again: unsynced writes of that life are gone.
+1. A node leads an epoch only by a change of the record that this process made or saw made, and a process leads once.
+   If the record names the node from an earlier life, the node stands again: unsynced writes of that life are gone.
 2. It stops acknowledging before it stands. While its change is under way it answers no beacon.
-3. A replica stands when its leader is gone (``following.py``), and begins when the promise of its last answer is over.
-   It begins at once if the previous leader is known not to serve: it was this node, it handed over, or its process is
-   gone. When that last one is wrong, two nodes may deliver for `limit_s`, and no confirm is lost.
-4. A node with a restored directory does not lead (``own_directory.py``), nor does one whose disk hangs.
-5. An epoch by an administrator is far beyond all that are known here: other nodes may have begun some. A recovery
-   waits for etcd for a moment at most, and is over when a leader answers: what that one confirms is not lost by it.
+3. A replica stands when its leader is gone (``following.py``). It begins the epoch when the promise of its last answer
+   is over. It begins at once if the previous leader is known not to serve: it was this node, it handed over, or its
+   process is gone. If that process runs after all, two nodes may deliver for `limit_s`, and no confirm is lost.
+4. A node does not lead with a restored directory (``own_directory.py``), nor while its disk hangs.
+5. A recovery begins an epoch far beyond all that are known here, since other nodes may have begun some. It waits for
+   etcd for a moment at most. It is cancelled when a leader answers, so it loses nothing that this leader confirms.
 
 No I/O and no clock: times are arguments, in seconds.
 """
@@ -36,14 +36,14 @@ from warren.cluster.timers import NEVER, Timers
 
 @dataclass(frozen=True, slots=True)
 class Founding:
-    """The values with which a node with an empty directory begins a store, where etcd has no record."""
+    """The values of a new store, for a node with an empty directory when etcd has no record."""
 
     store: str
     min_in_sync: int
 
 
 class Candidacy:
-    """The ways of `me` to lead, before it does. `founding` and `recovery` are those of `Member`."""
+    """The ways in which `me` may come to lead. `founding` and `recovery` are those of `Member`."""
 
     def __init__(
         self,
@@ -87,15 +87,15 @@ class Candidacy:
         if record.leader != self._me or record.epoch <= self._directory.position.epoch:
             return False
         if self._directory.trouble:
-            return False  # it was handed over to before its disk was put back
+            return False  # a leader handed over to this node, and then its disk was replaced by an older copy
         if self._following.epoch >= record.epoch:
             return False
-        # A transfer that was there at the first read may be one to an earlier life, which has led since.
+        # If the first read finds a transfer, it may have been to an earlier life, which has led since then.
         is_new = self._view.first_epoch is not None and record.epoch > self._view.first_epoch
         return is_new and (record.epoch in self._stood or record.by is LeaderBy.TRANSFER)
 
     def leads_from_s(self, now_s: float, record: Record) -> float:
-        """Return when no earlier leader serves any longer, if the record has this node lead."""
+        """Return the time from which no earlier leader serves, for a record that makes this node the leader."""
         is_alone = record.by in (LeaderBy.FIRST, LeaderBy.TRANSFER) or self._following.is_refused or self._has_led
         return now_s if is_alone else self._following.released_at_s()
 
@@ -109,14 +109,15 @@ class Candidacy:
     def doubt_at_s(self) -> float:
         """Return when to read the record again, since a watch may have reported nothing.
 
-        A node that may not stand, and hears of no leader, may have been added to the set, and be its last replica.
+        A node that may not stand and hears no leader may have been added to the set without knowing it. It may even be
+        the last replica of the set.
         """
         if not self._view.is_read or self._stand_at_s() != NEVER:
             return NEVER
         return max(self._following.heard_s, self._view.read_s) + self._timers.grace_s
 
     def wanted(self, now_s: float) -> Record | None:
-        """Return the record that this node wants instead of the known one; None when it is to wait."""
+        """Return the record that this node wants instead of the known one; None while it has to wait."""
         record = self._view.record
         if self._recovers_beyond is not None:
             return self._recovered(self._recovers_beyond)
@@ -137,7 +138,7 @@ class Candidacy:
         self._outrun_s = None
 
     def hears(self) -> None:
-        """Note that the leader is there: answers of others about their logs are of no use."""
+        """Note that the leader is there, and drop the pre-vote and the recovery: neither is needed."""
         self.is_standing = False
         self._pre_vote = self._outrun_s = None
         if self._recovers_beyond is not None:
@@ -242,7 +243,7 @@ class Candidacy:
             )
         self._ask_others_again(now_s)
         self._stand(change)
-        # This node wrote the frames that its log has of the recorded epoch, as its leader in an earlier life.
+        # In an earlier life this node led the recorded epoch: it wrote the frames of that epoch in its log itself.
         self._has_led = record.leader == self._me and epoch == record.epoch
         return change
 
@@ -295,7 +296,7 @@ class Candidacy:
         if record is None or vote is None or due_s == NEVER:
             return due_s
         rank = vote.rank(record, self._me, self._directory.position)
-        if rank and due_s < self._following.heard_s:  # even one that led before: the others wait for the grace time
+        if rank and due_s < self._following.heard_s:  # a previous leader waits as long as the others
             due_s = self._following.heard_s + self._timers.grace_s
         if self._outrun_s is not None:
             due_s = max(due_s, self._outrun_s + self._timers.yield_s)

@@ -1,15 +1,16 @@
-"""When a leader gives way: it has waited for its own disk, and not for that of another replica of its set.
+"""When a leader gives way: its own disk holds commits up, and the disk of another replica of its set does not.
 
-A replica is *late* while it has had the log for a moment without carrying out more of it (`Peers.is_late`), or while
-its disk is short of space. Each other replica is *better* while the leader is late and that replica is not. The watch
-adds up the time in which a replica is better, and subtracts half of the other time.
+A replica is *late* while its disk makes no progress with the log that it has (`Peers.is_late`), or is short of space.
+Another replica is *better* while the leader is late and that replica is not. The watch adds up the time in which a
+replica is better, and subtracts half of the time in which it is not.
 
 1. A replica is much better when its sum reaches `MUCH_S`. One pause of two seconds does not reach it. A disk that needs
    two seconds for each sync reaches it after four.
-2. When all disks are slow no replica is better: another leader would not help.
+2. When all disks are slow, no replica is better: another leader would not help.
 3. The sum of a replica that leaves the set starts again at zero.
-4. A leader gives way to a replica that is much better, and not drained: not before it has led for a while, longer when
-   another one has handed over to it and its disk has space, and then now and then until that is done.
+4. A leader gives way to a replica that is much better, and not drained. It has to lead for `tenure_s` before; for
+   `long_tenure_s` if another node has handed over to it and its disk has space. It tries again every
+   `give_way_retry_s` until the handover begins.
 
 No I/O and no clock: times are arguments, in seconds.
 """
@@ -25,8 +26,8 @@ from warren.cluster.timers import NEVER, Timers
 
 MUCH_S: Final = 2.0
 SOME_S: Final = 0.5
-TAKEN_OFF: Final = 0.5  # seconds for each second
-LOOK_MAX_S: Final = 0.5  # events in a longer pause between two looks are unknown
+TAKEN_OFF: Final = 0.5  # seconds, for each second in which the replica is not better
+LOOK_MAX_S: Final = 0.5  # a longer pause between two looks counts as this: nothing is known of its rest
 
 
 class DiskWatch:
@@ -35,7 +36,7 @@ class DiskWatch:
     def __init__(self, me: Replica, now_s: float, timers: Timers) -> None:
         self.short: frozenset[str] = frozenset()  # nodes without space
         self.gives_way_at_s = NEVER  # not earlier
-        self._is_slow_at_s = NEVER  # not earlier since the disk is slow
+        self._is_slow_at_s = NEVER  # not earlier, if the reason is a slow disk
         self._me = me
         self._timers = timers
         self._looked_s = now_s

@@ -1,4 +1,4 @@
-"""Carries out the actions of a `Member`, and reports events to it: the only thing that talks to one.
+"""Carries out the actions of a `Member`, and reports events to it. Nothing else talks to a member.
 
     tell        an event, from whatever runs on the loop -> the member -> actions, carried out before `tell` returns
     the record  a task that reads, one that swaps, one that watches; each has one request under way at most
@@ -7,9 +7,9 @@
 
 1. Actions are carried out in their order, and those of one event before the next event is handled. An event that an
    action causes waits for the other actions of the current event.
-2. A swap that raises anything counts as unknown, even if it could not be sent. The mistake costs only a read; the
-   opposite mistake would cost a confirmed message.
-3. The clock counts while the machine is suspended, since promises do.
+2. The outcome of a swap that raises an error counts as unknown, even if nothing was sent. If that is wrong, it costs
+   only a read. The opposite mistake would cost a confirmed message.
+3. The clock also counts while the machine is suspended: promises end by it.
 4. A record that cannot be understood counts as not read: the member decides nothing by it, and the operator is told.
 """
 
@@ -60,18 +60,18 @@ from warren.cluster.member import Member
 from warren.cluster.pre_vote import ASKING_S
 from warren.cluster.record import Record, RecordError, Replica, Versioned
 
-# The clocks of the member and of the loop are two: neither is trusted for longer than this.
+# The clock of the member is not that of the loop, and they may drift apart: look again after this time at the latest.
 SLEEP_MAX_S: Final = 1.0
-# For etcd to answer before a node hands over: less than it has then to take the change.
+# How long etcd has to answer before a node hands over: less than the time that it has for the change itself.
 ANSWER_S: Final = 2.0
 
 
 def passed_s() -> float:
-    """Return a time in seconds that only passes, also while the machine is suspended."""
+    """Return a monotonic time in seconds, which also counts while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-# The node that has answered, the directory it has, and its answer about its log.
+# Called with the node that has answered, the directory it has, and its answer about its log.
 ToldPosition = Callable[[str, Replica | None, Standing | None], None]
 
 
@@ -155,7 +155,7 @@ class Driver:
         self._swaps = trio.Event()
 
     def tell(self, event: Event) -> None:
-        """Pass an event to the member, and carry out its actions. On the loop."""
+        """Pass an event to the member, and carry out its actions. Called on the loop only."""
         self._events.append(event)
         if self._is_telling:
             return
@@ -182,13 +182,13 @@ class Driver:
         return self.member.serves(self._clock_s())
 
     def silence_s(self) -> float:
-        """Return for how long another node has been silent whose promise is needed to serve."""
+        """Return how long the quietest node whose promise is needed to serve has been silent; 0 when none is needed."""
         return self.member.silence_s(self._clock_s())
 
     async def trouble_of_record(self) -> str:
-        """Return why the record cannot be changed at the moment, by a read of it; empty when nothing is known of that.
+        """Read the record, and return why it cannot be changed at the moment; empty if the read shows no reason.
 
-        The member does not get the answer: it takes one answer at a time, and may wait for another one.
+        The member does not get the answer of this read: it may wait for the answer of a read of its own.
         """
         try:
             with trio.fail_after(ANSWER_S):
@@ -290,7 +290,7 @@ class Driver:
                 self.tell(SwapRefused(swap.number) if revision is None else SwapDone(swap.number, revision))
 
     async def _watch(self) -> None:
-        await self._was_read.wait()  # nothing counts before that
+        await self._was_read.wait()  # the member ignores news before its first read
         async for found in self._store.changes():
             self.tell(RecordChanged(found))
 

@@ -3,9 +3,9 @@
 1. A write is sent once. When its answer does not come, or cannot be understood, it raises `OutcomeUnknown`: the write
    may have been done, may still be done, or may never be done. The caller must read before it tries again. Only
    connecting is tried with one endpoint after the other, since nothing has been sent then. A swap of a key that exists
-   may be sent to several endpoints: it names the revision that it replaces, so at most one of them is carried out. When
-   one endpoint says that the revision is another one, another endpoint may have carried the swap out: the outcome is
-   unknown.
+   is the exception: it may be sent to several endpoints, since it names the revision that it replaces. So at most one
+   of these requests is carried out. If an endpoint then says that the revision is another one, the outcome is unknown:
+   another endpoint may have carried the swap out.
 2. Reads are linearizable. The next endpoint is asked when one has failed, or has not answered for `HEDGE_S`. The first
    answer counts, and later requests begin with that endpoint.
 3. An answer from an outdated member is rejected: it has another cluster's id, or a smaller raft term or revision than
@@ -46,12 +46,12 @@ from warren.cluster.etcd_wire import (
 )
 
 ATTEMPT_S: Final = 1.0
-HEDGE_S: Final = 0.3  # without an answer, until the next endpoint is asked, too
+HEDGE_S: Final = 0.3  # after this time without an answer, the next endpoint is asked as well
 IDLE_CONNECTIONS_MAX: Final = 4
 SHOWN_CHARACTERS: Final = 200
 _UNAUTHENTICATED: Final = 401
 _SERVER_FAULT: Final = 500
-# Messages of etcd for an expired token, or users that have changed since it was given.
+# Messages of etcd for a token that has expired, or that was given before the users changed.
 _OLD_TOKENS: Final = ("invalid auth token", "revision of auth store is old", "revision in header is old")
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class EtcdError(Exception):
     """A request failed, and changed nothing. The text says which endpoint, and how."""
 
 
-# Texts for operators in place of an error of etcd or of TLS, by a part of that, or by OpenSSL's number.
+# Texts for operators that replace errors of etcd, by a part of their text, and errors of TLS, by OpenSSL's number.
 _PLAIN: Final = (
     ("authentication failed", "it refuses this user and password: etcd_user or etcd_password_file is wrong"),
     ("user name is empty", "it requires a login: set etcd_user and etcd_password_file"),
@@ -121,9 +121,9 @@ class KeyValue:
 
 @dataclass(slots=True)
 class Traffic:
-    """The outcomes of the requests so far. `failure`: the error of the last one that failed, until one succeeds.
+    """The outcomes of the requests so far. `failure`: the error of the last request; empty if it succeeded.
 
-    `watched_s` is when a watch last had a valid answer, by the monotonic clock: its key was reported as it was then.
+    `watched_s`: when a watch last had a valid answer, by the monotonic clock. Its value was current at that time.
     """
 
     requests: int = 0
@@ -193,7 +193,7 @@ class Etcd:
         return None, answer.header.revision
 
     async def get_from(self, endpoint: str, key: bytes) -> KeyValue | None:
-        """Read a key at this endpoint, linearizably: one that is cut off from the others does not answer.
+        """Read a key at this endpoint, linearizably: a member that is cut off from the others does not answer.
 
         Raises:
             EtcdError: it does not answer as it should.
@@ -211,7 +211,8 @@ class Etcd:
     async def _hedged(self, attempt: Callable[[str], Awaitable[T]]) -> tuple[list[T], list[Exception]]:
         """Try one endpoint after the other, from the current one on, until one answers: see `HEDGE_S`.
 
-        Returns the answers, the first one first, and the failures. Attempts still under way then are cancelled.
+        Returns the answers in the order in which they came, and the failures. The first answer cancels all attempts
+        that are still under way.
         """
         answers: list[T] = []
         problems: list[Exception] = []
@@ -241,7 +242,7 @@ class Etcd:
         return answers, problems
 
     async def _ask(self, endpoint: str, path: str, body: dict[str, Any], kind: type[T]) -> T:
-        """Ask an endpoint, once more with a new token when the old one is refused."""
+        """Ask an endpoint; if it refuses the token, log in again and ask once more."""
         connection = await self._connect(endpoint)
         try:
             return await self._exchange(connection, path, body, kind)
@@ -317,7 +318,7 @@ class Etcd:
 
     async def _swapped(self, body: dict[str, Any], *, once: bool) -> TxnAnswer:
         """Send a swap, to one endpoint or to several; return its answer. Raises as `swap`."""
-        if once:  # a key that does not exist has no revision: a late request could make it again after it was deleted
+        if once:  # the key must not exist: if it is made and deleted meanwhile, a late request would make it again
             return await self._write("kv/txn", body, TxnAnswer)
         sent: list[str] = []
 
@@ -348,7 +349,7 @@ class Etcd:
         try:
             return await self._exchange(connection, path, body, kind)
         except Refused as refused:
-            # Some errors of etcd come after the change was proposed, and nothing in them says which.
+            # Some errors of etcd come after the change was proposed, and their texts do not tell which these are.
             if refused.is_old_token:
                 self._token = ""
             raise OutcomeUnknown(str(refused)) from refused
@@ -371,7 +372,7 @@ class Etcd:
         return connections[0]
 
     async def _connect(self, endpoint: str) -> EtcdConnection:
-        """Return a connection to an endpoint; there is a token then, if one is needed."""
+        """Return a connection to an endpoint, after logging in if a token is needed."""
         if self._settings.user and not self._token:
             await self._log_in(endpoint)
         for connection in self._idle:
@@ -442,7 +443,7 @@ class Etcd:
         return status, data
 
     def _guard(self, endpoint: str, header: Header, term: int, revision: int) -> None:
-        """Reject a member that is older than an answer from before its request; remember its revision."""
+        """Reject a member that is older than an answer before the request; remember its term and revision."""
         self.check_cluster(endpoint, header)
         if header.raft_term < term or header.revision < revision:
             raise StaleMember(
@@ -453,7 +454,7 @@ class Etcd:
         self._revision = max(self._revision, header.revision)
 
     def check_cluster(self, endpoint: str, header: Header) -> None:
-        """Refuse to believe a member of another cluster than the first answer was from."""
+        """Reject a member that belongs to another cluster than the member that answered first."""
         if self._cluster_id is None:
             self._cluster_id = header.cluster_id
         elif self._cluster_id != header.cluster_id:
@@ -523,7 +524,7 @@ def _words(error: BaseException) -> str:
         if reason in ("wrong version number", "record layer failure"):
             return "it does not use TLS: write http:// in the setting etcd"
         return f"TLS fails: {reason}"
-    if isinstance(cause, BaseExceptionGroup):  # of several addresses of the host
+    if isinstance(cause, BaseExceptionGroup):  # the host has several addresses, and each has failed
         cause = cause.exceptions[0]
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror

@@ -40,7 +40,10 @@ class EtcdRecord:
         return await self._etcd.swap(self._key, revision, encode(record))
 
     async def changes(self) -> AsyncIterator[Versioned]:
-        """Yield the current record, and then each change. A later read reports one that cannot be understood."""
+        """Yield the current record, and then each change.
+
+        A record that cannot be understood is left out here. The next read reports it.
+        """
         found, revision = await self._first()
         if found is not None:
             versioned = self._maybe_versioned(found.value, found.revision)

@@ -5,7 +5,7 @@
    newer one.
 2. If a member reports nothing for `IDLE_S`, the watch reads the key from this same member, linearizably. A member that
    is cut off from this node, or from the other members, does not answer in time, and another endpoint takes its place.
-   `Traffic.watched_s` has the time of the last answer, so the value that was reported last is as old as that.
+   `Traffic.watched_s` has the time of the last answer: the last reported value was current at that time.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Watch:
         return changes
 
     async def _asked_for(self, endpoint: str) -> list[Change]:
-        """Return the value of the key at this endpoint, unless it was told."""
+        """Read the key at this endpoint, and return its value unless it was reported before."""
         found = await self._etcd.get_from(endpoint, self._key)
         if found is None or found.revision < self._from:
             return []

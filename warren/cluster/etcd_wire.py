@@ -111,7 +111,7 @@ def error_text(data: bytes) -> str:
     try:
         error = decoded(data, Error)
     except Nonsense:
-        return data[:TEXT_BYTES].decode(errors="replace").strip()  # of something before etcd, or of its TLS
+        return data[:TEXT_BYTES].decode(errors="replace").strip()  # not from etcd itself: from a proxy, or from TLS
     return error.message or error.error
 
 
@@ -151,7 +151,7 @@ class EtcdConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether another request can be sent: the socket is not readable, as it is after the peer has hung up."""
+        """Whether another request can be sent. A readable socket cannot be used: the peer has hung up."""
         return self._http.our_state is h11.IDLE and not self._socket.socket.is_readable()
 
     async def send(self, path: str, body: bytes, token: str) -> None:
@@ -211,5 +211,5 @@ class EtcdConnection:
         await trio.aclose_forcefully(self._stream)
 
 
-# The errors of an endpoint: it is not there, breaks off, or sends nonsense.
+# The errors of an endpoint that cannot be reached, breaks off, or sends an invalid answer.
 BROKEN: Final = (OSError, trio.BrokenResourceError, trio.TooSlowError, h11.ProtocolError, ssl.SSLError, Nonsense)

@@ -1,6 +1,6 @@
 """The events that a `Member` handles, and the actions that it requests.
 
-Events come one at a time, each with the time of the node's own clock, which counts while the machine is suspended.
+Events come one at a time, each with the time of the node's own clock, which also counts while the machine is suspended.
 The driver must carry out actions in their order: an action that stops something comes before one that starts something.
 """
 
@@ -34,7 +34,7 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordRead:
-    """A linearizable read, answered. None: there is no such key."""
+    """A linearizable read was answered. None: there is no such key."""
 
     found: Versioned | None
 
@@ -48,7 +48,7 @@ class ReadFailed:
 
 @dataclass(frozen=True, slots=True)
 class RecordChanged:
-    """A watch's news, however late."""
+    """The watch has reported a record, perhaps late."""
 
     found: Versioned
 
@@ -63,14 +63,14 @@ class SwapDone:
 
 @dataclass(frozen=True, slots=True)
 class SwapRefused:
-    """The comparison was made, and the key had another revision. No error of etcd is this."""
+    """etcd made the comparison, and the key had another revision. An error of etcd never counts as this."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class SwapUnknown:
-    """Anything else: it may have been done, it may still be done, or it never will be."""
+    """Any other outcome: the swap may have been done, may still be done, or may never be done."""
 
     number: int
 
@@ -89,7 +89,7 @@ class BeaconReceived:
 
 @dataclass(frozen=True, slots=True)
 class BeaconAnswered:
-    """A replica has answered the beacon of this number, of this epoch: it stands for nothing in the grace time."""
+    """A replica has answered the beacon of this number and epoch: it promises not to stand for the grace time."""
 
     replica: Replica
     epoch: int
@@ -106,7 +106,7 @@ class EpochRefused:
 
 @dataclass(frozen=True, slots=True)
 class PositionTold:
-    """A node has answered the questions of this number. None: it is of a version that says nothing of its log."""
+    """A node has answered the questions of this number. None: a node of an older version does not report its log."""
 
     number: int
     node: str
@@ -116,14 +116,14 @@ class PositionTold:
 
 @dataclass(frozen=True, slots=True)
 class AskingEnded:
-    """Every node that was asked has answered the questions of this number, or is given up."""
+    """No more answers to the questions of this number will come: all nodes have answered, or the time is over."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Objected:
-    """A replica has committed frames, up to there, that our log lacks."""
+    """A replica has frames as committed, up to this position, that our log lacks."""
 
     replica: Replica
     committed: Position
@@ -131,7 +131,7 @@ class Objected:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Bytes go over the link with a replica: it is there, though its answers may come after much else."""
+    """Bytes move over the link with a replica: it is there, though its answers may be late, behind much other data."""
 
     replica: Replica
 
@@ -152,7 +152,7 @@ class LinkRefused:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """A replica has acknowledged its log synced up to this LSN, in our epoch, or our disk has carried out as much."""
+    """A replica has acknowledged, in our epoch, that its log is synced up to this LSN; or our own log is."""
 
     replica: Replica
     lsn: int
@@ -160,7 +160,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class LifeTold:
-    """A replica has everything, and this is the life of its directory: the id that its process began with."""
+    """A replica has everything, and reports the life of its directory: the id of its current process."""
 
     replica: Replica
     life: str
@@ -178,35 +178,35 @@ class NearlyCaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class Positioned:
-    """How far our own log is synced, as a follower."""
+    """As a follower: how far our own log is synced."""
 
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """How far our own log goes that was sent to the replicas, as a leader."""
+    """As a leader: how far the log goes that was sent to the replicas."""
 
     lsn: int
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedUpTo:
-    """How far our log is committed, as a leader."""
+    """As a leader: how far our log is committed."""
 
     lsn: int
 
 
 @dataclass(frozen=True, slots=True)
 class DiskWaits:
-    """The time since which the oldest job of our disk is under way; None when the disk has no job."""
+    """When the oldest job of our disk began; None when the disk has no job."""
 
     since_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class DisksShort:
-    """The nodes whose disks are short of space, by name: this one's as it is, others' as they have told lately."""
+    """The names of the nodes whose disks are short of space: this one now, others by their last reports."""
 
     nodes: frozenset[str]
 
@@ -236,7 +236,7 @@ class ChangeRequested:
 class RecoveryRequested:
     """An administrator declares the data of this node to be the truth, whatever is lost.
 
-    `beyond`: by how much the new epoch must exceed all epochs known here, since other nodes may have begun some.
+    `beyond`: by how much the new epoch must exceed all epochs known here, since other nodes may have begun more.
     """
 
     accepts_loss: bool
@@ -307,7 +307,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class AskPositions:
-    """Ask these nodes how far their logs go, and tell each answer as it comes; earlier questions are given up."""
+    """Ask these nodes how far their logs go, and report each answer as it comes. This cancels earlier questions."""
 
     number: int
     nodes: frozenset[str]
@@ -348,7 +348,7 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class KeepLives:
-    """Keep only these lives in the directory, durably, before anything else is done; the last one is the current."""
+    """Keep only these lives in the directory, durably, before any other action; the last one is the current life."""
 
     lives: tuple[str, ...]
 
@@ -360,11 +360,11 @@ class StopAcknowledging:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Recover the log as the leader of this epoch, begin the epoch in it; then, when that is committed, `Recovered`.
+    """Recover the log as the leader of this epoch, and begin the epoch in it; when that is committed, `Recovered`.
 
-    The record that begins the epoch must be synced here before anything of the log is compared with, or sent to,
-    another replica. Otherwise this node, ended and started again, would know nothing of the epoch. It could acknowledge
-    the previous epoch, while a replica that has followed this node cuts off messages that are confirmed by that.
+    The record that begins the epoch must be synced here before this node compares its log with another replica's, or
+    sends anything of it. Otherwise this node would know nothing of the epoch after a restart. It could acknowledge
+    frames of the previous epoch, and so confirm messages that a replica which has followed this node has cut off.
     """
 
     epoch: int
@@ -372,14 +372,14 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class RequireAcks:
-    """Commit everything that all of these have synced, this node among them, and nothing else."""
+    """Commit what all of these replicas have synced, and nothing else. This node is one of them."""
 
     replicas: frozenset[Replica]
 
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Serve clients while `Member.serves` says so: ask it in every turn of the loop."""
+    """Serve clients while `Member.serves` is true: ask it in every turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +389,7 @@ class StopServing:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Send clients away, write and ship all that is in memory, write nothing more; then `Drained`.
+    """Disconnect the clients, write and ship all that is in memory, then write nothing more, and report `Drained`.
 
     This process does not serve again: it hands over, or ends.
     """
@@ -399,9 +399,10 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class GiveWay:
-    """Hand over to this node, since our disk holds everybody up: like a command of an administrator.
+    """Hand over to this node, since our disk holds commits up. It is carried out like an administrator's command.
 
-    This node writes nothing for it that the log does not have. A step that is impossible now is requested again later.
+    Nothing has to be written for it that the log does not have yet. If it is impossible now, it is requested again
+    later.
     """
 
     target: Replica

@@ -3,10 +3,10 @@
 1. A node acknowledges one epoch at a time. It stops when the record names a later epoch, before it stands for election,
    and before it leads.
 2. The answer to a beacon is a promise not to stand, and not to begin an epoch, for the grace time after the beacon was
-   received. A process that starts may have given such an answer just before it ended.
-3. A leader counts as gone when nothing was heard of it for the grace time; soon after its link was lost, if connecting
-   again is refused as well: then its machine is there, and its process is not.
-4. A leader that the record names for the first time has the grace time to be heard.
+   received. A process that starts keeps such a promise: its earlier life may have given it just before it ended.
+3. A leader counts as gone when nothing was heard of it for the grace time. If its link was lost and connecting again is
+   refused, its machine runs and its process does not: then it counts as gone `refused_s` after the loss.
+4. A leader of a new record counts as heard when the record is learnt: it has the grace time to send its first beacon.
 
 No I/O and no clock: times are arguments, in seconds.
 """
@@ -39,11 +39,11 @@ class Following:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the process of the leader is gone, since its machine says so."""
+        """Whether the leader's machine refuses connections: its process is gone."""
         return self._is_refused
 
     def rival(self, beacon: BeaconReceived) -> Replica | None:
-        """Return the leader that is followed in the epoch of a beacon of another one."""
+        """Return the leader that this node follows in the epoch of a beacon, if another one has sent the beacon."""
         if self._followed is None or self._followed[0] != beacon.epoch or self._followed[1] == beacon.leader:
             return None
         return self._followed[1]
@@ -91,7 +91,7 @@ class Following:
             self._lost_s = now_s
 
     def refuse(self) -> None:
-        """Note that the leader on record refuses connections. That says nothing while the link is there."""
+        """Note that the leader on record refuses connections. Ignored while its link is there."""
         self._is_refused |= self._lost_s is not None
 
     def stop(self) -> None:

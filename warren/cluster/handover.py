@@ -1,15 +1,15 @@
-"""How a leader hands over to another replica of its set, in steps of which none leads back to serving.
+"""How a leader hands over to another replica of its set. No step leads back to serving.
 
-    TransferRequested -> HandOver    the target is in sync and heard: clients are sent away, all is written
-    Drained           -> wait        until the target has synced our log to its end; when it is silent, for another one
-                      -> Swap        the record that names the target. Nobody else can lead by it
-    the record        -> Restart     as a follower. If no node has taken over in `hand_over_s`, it restarts, too: the
-                                     record may name it still, and it stands again, or another replica of the set does
+    TransferRequested -> HandOver    the target is in sync and heard: disconnect the clients, write everything
+    Drained           -> wait        until the target has synced our log to its end; if it falls silent, another target
+                      -> Swap        to the record that names the target. No other node can lead by that record
+    the record        -> Restart     as a follower. If no node takes over within `hand_over_s`, this node restarts too.
+                                     If the record still names it, it stands again, or another replica of the set does
 
-1. A leader stops serving, and writing, before it proposes that another one leads. So the next leader has everything
-   that the old one ever told a client, whether it was confirmed or not.
+1. A leader stops serving and writing before it proposes another leader. So the next leader has everything that the
+   previous one ever sent to a client, whether it was confirmed or not.
 2. The next leader has synced the whole log of this one.
-3. A drained node is chosen only if all others are, and never by name.
+3. A drained node is not chosen by name. Without a name, it is chosen only if all other useful nodes are drained, too.
 
 No I/O and no clock: times are arguments, in seconds.
 """
@@ -22,7 +22,7 @@ from warren.cluster.timers import NEVER, Timers
 
 
 class Handover:
-    """A transfer of the epoch that `me` leads: none until it is asked for."""
+    """The handover of the epoch that `me` leads. It has no target until it is requested."""
 
     def __init__(self, me: Replica, epoch: int, peers: Peers, timers: Timers) -> None:
         self.target: Replica | None = None  # the next leader
@@ -34,7 +34,7 @@ class Handover:
         self._timers = timers
 
     def begin(self, now_s: float, record: Record, node: str | None) -> Replica | Refusal:
-        """Hand over, and return to which replica; without a `node`, to the one that has most of the log."""
+        """Choose the target, and return it: the replica of `node`; without one, that which has most of the log."""
         if self.target is not None:
             return Refusal(f"this node is already handing over to {self.target.node}")
         target = self._chosen(now_s, record, node)

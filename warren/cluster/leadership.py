@@ -1,18 +1,22 @@
 """An epoch that a member leads: whose acks commits need, the changes of the set, and until when it serves.
 
     wait        until the previous leader cannot serve: `Lead`
-    recover     the beginning of the epoch is synced before another node hears of it; committed by the set: `Recovered`
-    lead        serve while all others have promised that they do not
-    hand over   ``handover.py``; or the member ends it, since another one leads
+    recover     the beginning of the epoch is synced before another node hears of it. When the set has committed it:
+                `Recovered`
+    lead        serve while all others promise not to stand
+    hand over   ``handover.py``; or the member ends the epoch, since another node leads
 
-1. A commit needs the acks of every replica that may be recorded as in sync (`RecordView.possible`), and of one that is
-   about to be: a replica is added only when it has everything that was there when its acks began to be required.
-2. A leader serves for `limit_s` after it sent the last beacon that was answered by *all* others that may be recorded
-   (``peers.py``). A set of one needs no answers, since no other replica can stand. While etcd is away it serves on.
-3. The change of the record that comes first is the one that resumes commits. A proposal that is no longer wanted and
-   may still come into force is ended by the same record at a new revision.
-4. Nobody leaves the set while too few would remain to confirm anything: those that are cut off together may elect a
-   leader. One whose link is slow leaves only while enough others are known to be quick.
+1. A commit needs the acks of every replica that may be recorded as in sync (`RecordView.possible`). It also needs those
+   of a replica that is about to join. That replica is added once it has everything that the log had when its acks began
+   to be required.
+2. A leader serves for `limit_s` after it sent the last beacon that *all* other replicas that may be recorded as in sync
+   have answered (``peers.py``). A set of one needs no answers, since no other replica can stand. A leader continues to
+   serve while etcd is away.
+3. When the record needs several changes, a handover comes first, and then the change that resumes commits. A proposal
+   that is no longer wanted may still come into force. Writing the known record again, at a new revision, prevents that.
+4. Silent replicas leave the set only if enough others remain to confirm. If not, all stay in it: this node may be the
+   one that is cut off, and the others may elect a leader. A replica whose link is slow leaves only if enough others are
+   known to be quick.
 5. A leader whose disk hangs sends no beacons.
 
 No I/O and no clock: times are arguments, in seconds.
@@ -44,7 +48,7 @@ from warren.cluster.timers import NEVER, Timers
 
 
 class Leadership:
-    """The epoch of `record`, which `me` leads; `leads_from_s`: when no earlier leader serves any longer.
+    """The epoch of `record`, which `me` leads; `leads_from_s`: from when on no earlier leader serves.
 
     `replicas` and `min_in_sync` are those of `Member`.
     """
@@ -80,10 +84,10 @@ class Leadership:
         self._timers = timers
         self._actions = actions
         self._required: frozenset[Replica] = frozenset()
-        self._joining: tuple[Replica, int] | None = None  # and the LSN that it has to reach
+        self._joining: tuple[Replica, int] | None = None  # a replica, and the LSN that it has to reach to join
         self._is_told_to_lead = False
         self._is_told_to_serve = False
-        self._serves_until_s = NEVER  # unless more is promised; decided with every event, asked at every turn
+        self._serves_until_s = NEVER  # unless others promise more; set at every event, read at every turn
 
     # --- questions ------------------------------------------------------------------------------------------------
 
@@ -102,7 +106,7 @@ class Leadership:
         return times + [self.peers.useful_until_s(other) for other in self._required - {self._me}]
 
     def doubt_at_s(self) -> float:
-        """Return when to read the record again: a leader without the answers that it needs may have been deposed."""
+        """Return when to read the record again: if the answers that it needs are missing, another node may lead."""
         is_asking = self._view.is_swapping or not self._view.is_read or self._promised_until_s() == NEVER
         return NEVER if is_asking else max(self._promised_until_s(), self._view.read_s + self._timers.suspect_s)
 
@@ -181,7 +185,7 @@ class Leadership:
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def decide(self, now_s: float) -> None:
-        """Act on the time, and on a proposal that may come into force from now on."""
+        """Decide what follows from the time, and from a proposal that may come into force from now on."""
         self._maybe_begin(now_s)
         self._decide_serving(now_s)
         self._decide_acks()
@@ -200,7 +204,7 @@ class Leadership:
         return record if record is not None and record.epoch == self.epoch else None
 
     def _without_silent(self, now_s: float, record: Record) -> Record | None:
-        """Return the record without those that are silent or stuck, longest first, as many as may go."""
+        """Return the record without the silent and stuck replicas: as many as may leave, the longest silent first."""
         silent = [other for other in record.in_sync - {self._me} if not self.peers.is_useful(other, now_s)]
         if len(record.in_sync) - len(silent) < record.least:
             return None
@@ -208,7 +212,7 @@ class Leadership:
         return None if changed == record else changed
 
     def _without_slow(self, now_s: float, record: Record) -> Record | None:
-        """Return the record without those over whose links a commit takes much longer than over the others'."""
+        """Return the record without the replicas whose links make commits much slower than those of the others."""
         slow = sorted(other for other in record.in_sync - {self._me} if self.peers.is_slow(other))
         if not slow or not self._has_enough_quick(now_s, record):
             return None
@@ -225,7 +229,7 @@ class Leadership:
         return record
 
     def _has_enough_quick(self, now_s: float, record: Record) -> bool:
-        """Tell whether commits are quick with this node and others that are known to be quick, and are enough."""
+        """Tell whether this node and the others that are known to be quick are enough to confirm."""
         others = [other for other in record.in_sync - {self._me} if self.peers.is_useful(other, now_s)]
         return len([other for other in others if self.peers.is_quick(other)]) + 1 >= record.least
 
@@ -240,7 +244,7 @@ class Leadership:
         return change if isinstance(change, Record) else None
 
     def _with_required(self, record: Record) -> Record | None:
-        """Return the record that requires as many nodes in sync as this node is told to, once so many are."""
+        """Return the record with this node's own `min_in_sync`, once so many nodes are in sync."""
         if self._min_in_sync is None:
             return None
         change = required(record, self._me, self.epoch, self._min_in_sync)
@@ -268,7 +272,7 @@ class Leadership:
             self._joining = None
 
     def _decide_acks(self) -> None:
-        """Require the acks of all that may be recorded as in sync, and of the one that is about to be added."""
+        """Require the acks of all replicas that may be recorded as in sync, and of the one that is about to join."""
         required = self._others() | {self._me}
         if self._joining is not None:
             required |= {self._joining[0]}
@@ -281,11 +285,11 @@ class Leadership:
         return frozenset().union(*(record.in_sync for record in self._view.possible)) - {self._me}
 
     def _promised_until_s(self) -> float:
-        """Return until when no other node can lead, by the promises of all that could."""
+        """Return until when no other node can lead, by the promises of all nodes that could."""
         return self.peers.promised_until_s(self._others())
 
     def _maybe_give_way(self, now_s: float) -> None:
-        """Hand over to another node, if our disk holds everybody up and its disk does not."""
+        """Hand over to another node, if our disk holds commits up and its disk does not."""
         record = self._record()
         if not self.has_recovered or record is None:
             return

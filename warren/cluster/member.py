@@ -17,12 +17,13 @@ The parts, each with the rules that it keeps:
 
 A member ties these together, and keeps the rules between them:
 
-1. A process leads one epoch. It ends, and serves nobody from then on, when it hears of a greater one or of committed
-   frames that it lacks, or when its handing over takes too long.
-2. A node never answers a beacon of an epoch below one that its log, the record or a leader has told it of. While a
-   change of its own is under way it answers none: it may come into force at any moment.
-3. Each event is handled in one order: what has to stop, stops first. Then a change of the record is proposed, and what
-   the proposal requires takes effect before the proposal is sent (`Leadership.decide`). etcd is asked last.
+1. A process leads at most one epoch. A leader ends, and serves nobody from then on, when it hears of a greater epoch or
+   of committed frames that it lacks, or when its handover takes too long.
+2. A node knows the epochs of its log, of the record and of the leaders that it has followed. It never answers a beacon
+   of an epoch below the greatest of these. While a change of its own is under way, it answers no beacon at all: the
+   change may come into force at any moment.
+3. Each event is handled in the same order. First, everything stops that has to stop. Then a change of the record is
+   chosen, and its requirements take effect before the proposal is sent (`Leadership.decide`). etcd is asked last.
 4. The beginning of an epoch is synced before another node hears of it (`Lead`).
 
 Confirms are safe whatever the clocks do: ``leadership.py`` (1), ``following.py`` (1) and ``candidacy.py`` (1). Serving
@@ -94,7 +95,7 @@ class Role(Enum):
 class Member:
     """One node, for one life of its process.
 
-    `position`: how far the log went that was found at the start. `replicas`: how many nodes should have a replica.
+    `position`: how far the log went at the start. `replicas`: how many nodes should have a replica.
     `founding`: None for a node that may not begin a store. `recovery`: None for a node without a store to recover.
     `min_in_sync`: how many nodes in sync this node requires as a leader, or `MAJORITY`; None: as many as the record.
     `lives`: those that its directory knows, the one of this process last; empty for a directory without a store.
@@ -152,7 +153,7 @@ class Member:
         return Role.STANDING if self._candidacy.is_standing else Role.FOLLOWING
 
     def serves(self, now_s: float) -> bool:
-        """Tell whether clients may be served at this moment: after a pause, ask before handling the next event."""
+        """Tell whether clients may be served at this moment. After a pause, ask this before handling the next event."""
         return self.leadership is not None and self.leadership.serves(now_s)
 
     def silence_s(self, now_s: float) -> float:
@@ -164,7 +165,7 @@ class Member:
         return self._directory.trouble
 
     def trouble_of_disk(self) -> str:
-        """Return how the disk of a leader holds everybody up; empty while it does not."""
+        """Return how the disk of a leader holds commits up; empty while it does not."""
         return "" if self.leadership is None or self._has_ended else self.leadership.disks.trouble()
 
     def wake_at_s(self, now_s: float) -> float:
@@ -254,7 +255,7 @@ class Member:
             case RecoveryRequested():
                 self._actions.add(RefuseCommand("this node leads: nothing needs recovery"))
             case _:
-                pass  # what a follower is told is of no use now
+                pass  # an event for followers
 
     def _handle_as_follower(self, now_s: float, event: Event) -> None:
         match event:
@@ -277,7 +278,7 @@ class Member:
             case TransferRequested() | ChangeRequested():
                 self._actions.add(RefuseCommand("this node does not lead"))
             case _:
-                pass  # what a leader is told comes before it leads, or is about another life
+                pass  # an event for leaders: too early, or about an earlier life
 
     def _learned(self, now_s: float, is_news: bool) -> None:
         record = self.record
@@ -333,7 +334,7 @@ class Member:
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def _decide(self, now_s: float) -> None:
-        """Act on the time: stop things first, then change the record or requirements, and ask etcd last."""
+        """Act on the time: first stop things, then change the record or requirements, then ask etcd."""
         leads = self.leadership
         if leads is not None and now_s >= leads.handover.until_s and not self._has_ended:
             self._end("no other node has taken over in time")

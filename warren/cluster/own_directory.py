@@ -1,15 +1,15 @@
 """A member's own data directory: how far its log goes, which lives it has had, and whether it is trusted.
 
-A life is one start of a process on a directory, a random id. The record has the life that the directory of each node in
-sync had when it was known to have everything (``record.py`` (7)).
+A life is a random id, made at each start of a process on a directory. For each node in sync the record has the life
+that its directory had when it was last known to have everything (``record.py`` (7)).
 
 1. A directory is a restored copy if it does not know its recorded life, or if its log ended before the recorded floor
-   at the start. A floor that is recorded later says nothing: the log may be on its way there.
-2. A node with a restored directory does not lead, whatever else speaks for it. It leaves the set where enough remain.
-   It is trusted again when the record has its current life, or has it in sync without any life.
-3. A restored directory forgets its earlier lives at once, durably: half caught up and started again, it would know the
-   recorded life otherwise. A trusted one keeps the recorded life and all later ones, since a change of the record that
-   is under way may name any of these.
+   at the start. Floors that are recorded later prove nothing: the log may still be catching up.
+2. A node with a restored directory never leads. It leaves the set if enough replicas remain. It is trusted again when
+   the record has its current life, or has it in sync without any life.
+3. A restored directory forgets its earlier lives at once, durably. Otherwise it would know the recorded life if it were
+   started again while it has caught up by half. A trusted one keeps the recorded life and all later ones, since a
+   change of the record that is under way may name any of these.
 
 No I/O and no clock: times are arguments, in seconds.
 """
@@ -34,7 +34,7 @@ class OwnDirectory:
         self._me = me
         self._began_at = position
         self._lives = lives
-        self._is_life_known = False  # it was compared with that on record
+        self._is_life_known = False  # whether it was compared with the record before
         self._timers = timers
         self._actions = actions
 
@@ -48,12 +48,12 @@ class OwnDirectory:
         return self.disk_since_s is not None and now_s - self.disk_since_s >= self._timers.disk_s
 
     def compare(self, record: Record) -> None:
-        """See at the start whether the directory is the one on record, and later whether it is caught up."""
+        """Check at the start whether the directory is the one on record; later, whether it has caught up."""
         life = record.life_of(self._me)
         is_start, self._is_life_known = not self._is_life_known, True
         if life is None or not self._lives:
             if self._me in record.in_sync:
-                self.trouble = ""  # it was added, so it has everything. The record has no lives yet
+                self.trouble = ""  # the record has no lives yet, and the leader has added it: it has everything
         elif life == self._lives[-1]:
             self.trouble = ""
             self._keep(self._lives[-1:])

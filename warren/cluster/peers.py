@@ -4,11 +4,13 @@ A replica that answers a beacon promises not to stand for the grace time, counte
 counts its own, shorter limit from when it *sent* that beacon: however long the answer took, the limit ends first if
 the two clocks run at nearly the same rate.
 
-1. A promise of an answer is that of the beacon that was answered, however late the answer comes. One to a beacon that
-   is not remembered is worth nothing.
-2. A replica is useful while it is heard and makes progress, if there is progress to make; never without a link.
-3. A round trip is that of the first answer to a beacon: acknowledgements repeat it until the next one is answered.
-4. A replica that leaves the set waits longer each time before it may join again, unless that is long ago.
+1. However late an answer comes, its promise counts from the beacon that it answers. An answer to a beacon that is no
+   longer remembered promises nothing.
+2. A replica is useful while it is heard and, if it lacks a part of the log, makes progress. It is never useful without
+   a link.
+3. A round trip ends with the first answer to a beacon. Acknowledgements repeat that answer until the next one, and do
+   not count.
+4. Each time a replica leaves the set it waits longer before it may join again, unless the previous time is long ago.
 
 No I/O and no clock: times are arguments, in seconds.
 """
@@ -28,8 +30,8 @@ BEACONS_KEPT: Final = 64
 BACK_OFF_S: Final = 1.0
 BACK_OFF_MAX_S: Final = 30.0
 FORGIVEN_AFTER_S: Final = 300.0
-ROUND_TRIPS: Final = 8  # that count: one that comes after much else says nothing of the link
-LATE_S: Final = 0.5  # a disk is late that has had the log for so long without carrying out more of it
+ROUND_TRIPS: Final = 8  # how many count: a single answer may be late for other reasons than the link
+LATE_S: Final = 0.5  # a disk is late if it has had more of the log for so long without progress
 
 
 @dataclass(slots=True)
@@ -47,7 +49,7 @@ class Peer:
 
 
 class Peers:
-    """All replicas that a leader has heard of; itself among them, as far as its disk is concerned."""
+    """All replicas that a leader has heard of. The leader itself is one of them, for the progress of its disk."""
 
     def __init__(self, now_s: float, timers: Timers) -> None:
         self.beacon_at_s = now_s
@@ -97,12 +99,12 @@ class Peers:
         return max((now_s - self.of(replica).heard_s for replica in replicas), default=0.0)
 
     def is_slow(self, replica: Replica) -> bool:
-        """Tell whether each beacon and its answer took long lately; False while that is not known."""
+        """Tell whether every one of the last round trips took long; False while too few are known."""
         trips = self.of(replica).round_trips_s
         return len(trips) == ROUND_TRIPS and min(trips) > self._timers.slow_s
 
     def is_quick(self, replica: Replica) -> bool:
-        """Tell whether no beacon and its answer took long lately; False while that is not known."""
+        """Tell whether none of the last round trips took long; False while too few are known."""
         trips = self.of(replica).round_trips_s
         return len(trips) == ROUND_TRIPS and max(trips) <= self._timers.slow_s
 
@@ -127,7 +129,7 @@ class Peers:
         self.of(replica).progress_s = now_s
 
     def heard(self, replica: Replica, now_s: float) -> None:
-        """Note that it accepts our frames. That is not a promise."""
+        """Note that a replica accepts our frames. That is not a promise."""
         peer = self.of(replica)
         peer.heard_s = peer.progress_s = now_s
 
@@ -157,13 +159,13 @@ class Peers:
         return 0 < peer.synced_lsn < self._appended_lsn and now_s >= peer.progress_s + LATE_S
 
     def best(self, replicas: Collection[Replica], drained: Collection[str], now_s: float) -> Replica | None:
-        """Return the useful one of these that has most of the log: one that is drained only if all are."""
+        """Return the useful one of these with most of the log; a drained one only if all useful ones are drained."""
         useful = [replica for replica in replicas if self.is_useful(replica, now_s)]
         useful = [replica for replica in useful if replica.node not in drained] or useful
         return min(useful, key=lambda replica: (-self.of(replica).synced_lsn, replica), default=None)
 
     def was_removed(self, replica: Replica, now_s: float) -> None:
-        """Note that a replica has left the set: if it left lately, it has to wait longer before it may join again."""
+        """Note that a replica has left the set. If it has left before, and lately, it waits longer to join again."""
         peer = self.of(replica)
         is_lately = now_s < peer.may_join_at_s + FORGIVEN_AFTER_S
         peer.back_off_s = min(2 * peer.back_off_s, BACK_OFF_MAX_S) if is_lately else BACK_OFF_S

@@ -1,4 +1,4 @@
-"""A pre-vote, as in Raft: a node's question to the others before it stands for election, and its consequences.
+"""A pre-vote, as in Raft: before a node stands for election, it asks the others how far their logs go.
 
 1. A node stands only if it reaches as many others as a commit needs (`reaches`). A node that reaches etcd alone could
    lead, but confirm and serve nothing, and would keep others from leading.
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from warren.cluster.events import Position, Standing
 from warren.cluster.record import Record, Replica
 
-ASKING_S: Final = 4.0  # an answer that came over a slow link counts, and one that is older does not
+ASKING_S: Final = 4.0  # long enough for an answer over a slow link; after this time all answers are too old
 
 
 class Ahead(NamedTuple):
@@ -31,7 +31,7 @@ class Ahead(NamedTuple):
 
 
 class PreVote:
-    """The questions of number `number`, which were put at `asked_s`; `nodes` are asked."""
+    """The questions of number `number`, which `nodes` were asked at `asked_s`, and the answers so far."""
 
     def __init__(self, number: int, nodes: frozenset[str], asked_s: float) -> None:
         self.number = number
@@ -41,13 +41,13 @@ class PreVote:
         self.told: dict[Replica, Standing] = {}
 
     def take(self, node: str, replica: Replica | None, standing: Standing | None) -> None:
-        """Note an answer. A node of an older version says nothing of its log."""
+        """Note an answer. A node of an older version does not report its log."""
         self.reached.add(node)
         if replica is not None and standing is not None:
             self.told[replica] = standing
 
     def is_ready(self, now_s: float, patience_s: float) -> bool:
-        """Tell whether to decide by these answers: all nodes have answered, or the time for that is over."""
+        """Tell whether to decide by these answers: no more will come, or `patience_s` are over."""
         return self.is_over or now_s >= self.asked_s + patience_s
 
     def reaches(self, record: Record) -> bool:
@@ -55,7 +55,7 @@ class PreVote:
         return len(self.reached) >= record.least - 1
 
     def ahead(self, position: Position) -> Ahead | None:
-        """Return the node with the most committed frames that a log up to `position` does not have."""
+        """Return the node whose committed frames go furthest, if they go beyond `position`."""
         found = [Ahead(replica, told.committed) for replica, told in self.told.items() if told.committed > position]
         return max(found, key=lambda ahead: (ahead.committed, ahead.replica), default=None)
 

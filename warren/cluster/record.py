@@ -13,20 +13,21 @@ The value of one key, as JSON; each change is one compare-and-swap on the revisi
      "drained": ["c"],                                 nodes that must not lead; left out when empty
      "forgotten": ["d"],                               nodes that were sent away for good; the same
      "lives": {"a": "07aa…", "b": "c31d…"},            which life of its directory each node in sync had; the same
-     "floor": [7, 81920]}                              the epoch and LSN up to where it was committed then; the same
+     "floor": [7, 81920]}                              up to which epoch and LSN the log was committed then; the same
 
 1. The leader is in sync, a node is in the set once at most, and every node in sync is assigned.
 2. At least ``min_in_sync`` replicas are in sync, or all assigned ones where these are fewer. A change that would leave
    fewer is refused: commits stall instead, so every replica recorded as in sync has every confirmed message.
-3. An epoch has one leader. Every new leader has a greater epoch than any before, also than those its log knows of.
+3. An epoch has one leader. Each new leader has a greater epoch than all before, in the record and in its own log.
 4. Only the leader of an epoch adds to the set, and only a replica of the set can lead the next one. `recovered` is the
    exception: an administrator accepts what may be lost.
-5. A node that is drained does not stand, unless all in the set are. One that was forgotten is not assigned, and
-   joins again with an empty directory only.
-6. A replica is a node and the incarnation of its data directory: one that comes back empty is another replica.
-7. A life is one start of a process on a directory, a random id. The leader records that of a node once the node has
-   everything. A directory that does not know its recorded life, or whose log ends before the floor, is a restored copy:
-   its node does not stand (`Member`), and leaves the set by itself where enough remain (`left`).
+5. A drained node does not stand, unless all nodes in the set except the leader on record are drained. A forgotten node
+   is not assigned, and joins again only with an empty directory.
+6. A replica is a node and the incarnation of its data directory: a node that comes back empty is another replica.
+7. A life is a random id, made at each start of a process on a directory. The leader records the life of a node once the
+   node has everything. A directory that does not know its recorded life, or whose log ends before the floor at the
+   start, is a restored copy. Its node does not stand (`Member`), and leaves the set by itself, if enough remain
+   (`left`).
 
 A transition returns the new record, or a `Refusal` with the reason. Transitions neither read nor write anything.
 A record that a newer Warren wrote, or that is not exactly of this form, is refused as a whole.
@@ -45,7 +46,7 @@ import msgspec
 FORMAT: Final = 1
 RECORD_BYTES_MAX: Final = 64 << 10
 REPLICAS_MAX: Final = 99
-MAJORITY: Final = 0  # as a wanted ``min_in_sync``: the majority of the assigned nodes
+MAJORITY: Final = 0  # for a requested ``min_in_sync``: the majority of the assigned nodes
 NAME_LENGTH_MAX: Final = 255
 NO_FLOOR: Final = (0, 0)
 
@@ -84,7 +85,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """There is no such change. `reason` is for people."""
+    """The change is not possible. `reason` is for people."""
 
     reason: str
 
@@ -106,7 +107,7 @@ class Record:
     floor: tuple[int, int] = NO_FLOOR
 
     def life_of(self, replica: Replica) -> str | None:
-        """Return the recorded life of a replica in sync; None without one, as in a record of an older Warren."""
+        """Return the recorded life of a replica in sync; None without one: an older Warren may have written it."""
         if replica not in self.in_sync:
             return None
         return next((life.id for life in self.lives if life.node == replica.node), None)
@@ -117,7 +118,7 @@ class Record:
         return min(self.min_in_sync, len(self.assigned))
 
     def may_stand(self, replica: Replica) -> bool:
-        """Tell whether a replica of the set may stand for election: one that is drained may if all others are."""
+        """Tell whether a replica is in the set and may stand: a drained one only if all but the leader are drained."""
         rest = {other.node for other in self.in_sync - {self.leader}} or {replica.node}
         return replica in self.in_sync and (replica.node not in self.drained or rest <= self.drained)
 
@@ -166,11 +167,12 @@ def taken_over(
     answering: frozenset[Replica] | None = None,
     life: str | None = None,
 ) -> Record | Refusal:
-    """Make a replica of the set the leader; the leader until now leaves the set, if enough remain.
+    """Make a replica of the set the leader; the previous leader leaves the set, if enough remain.
 
-    `log_epoch` is the greatest epoch that the candidate's log knows of: etcd may be older, restored from a backup. Of
-    the set, those stay that are `answering`, and of the others as many as have to: the leader until now is the last.
-    `life` is that of the candidate's process.
+    `log_epoch` is the greatest epoch that the candidate's log knows of: the record may have an older one, if etcd was
+    restored from a backup. `life` is that of the candidate's process.
+    The replicas that are `answering` stay in the set, except the previous leader. If these are too few, others stay as
+    well: first the previous leader if it answers, then silent replicas, then the previous leader if it is silent.
     """
     if candidate not in record.in_sync:
         return Refusal(f"{candidate} is not in sync: it may lack what was confirmed")
@@ -211,7 +213,7 @@ def left(record: Record, replica: Replica) -> Record | Refusal:
 def renewed(
     record: Record, leader: Replica, epoch: int, lives: Mapping[str, str], floor: tuple[int, int]
 ) -> Record | Refusal:
-    """Record the lives of nodes in sync that are known to have everything, and how far is committed."""
+    """Record the lives of nodes in sync that are known to have everything, and how far the log is committed."""
     refusal = _unless_led_by(record, leader, epoch)
     if refusal is not None:
         return refusal
@@ -223,7 +225,7 @@ def added(
 ) -> Record | Refusal:
     """Add a replica that has everything, by the leader of an epoch; at most `replicas` nodes are assigned.
 
-    It replaces an earlier incarnation of its node, whose directory is gone. `life` is that of its process.
+    It replaces an earlier incarnation of its node, whose directory is gone. `life` is that of its own process.
     """
     refusal = _unless_led_by(record, leader, epoch)
     if refusal is not None:
@@ -245,7 +247,7 @@ def added(
 def required(record: Record, leader: Replica, epoch: int, min_in_sync: int) -> Record | Refusal:
     """Require so many replicas in sync from now on, by the leader of an epoch; `MAJORITY`: of the assigned nodes.
 
-    The record stays the same while it requires as many, since fewer are assigned.
+    The record stays as it is while it already requires as many: both numbers are limited by how many are assigned.
     """
     refusal = _unless_led_by(record, leader, epoch)
     if refusal is not None:
@@ -262,7 +264,7 @@ def required(record: Record, leader: Replica, epoch: int, min_in_sync: int) -> R
 def transferred(record: Record, leader: Replica, epoch: int, target: Replica) -> Record | Refusal:
     """Hand over to another replica of the set, by the leader of an epoch, which no longer serves.
 
-    Its process restarts, so it leaves the set if enough replicas remain: commits must not wait for it.
+    The process of `leader` restarts, so it leaves the set if enough replicas remain: commits must not wait for it.
     """
     refusal = _unless_led_by(record, leader, epoch)
     if refusal is not None:
@@ -365,7 +367,7 @@ def recovered(record: Record, survivor: Replica, log_epoch: int) -> Record:
 
 
 def made_anew(store: str, survivor: Replica, log_epoch: int, min_in_sync: int) -> Record:
-    """Return a record for a store of which etcd has lost it: only on the word of an administrator."""
+    """Return a new record for a store whose record etcd has lost: only on the word of an administrator."""
     return recovered(first(store, survivor, min_in_sync), survivor, log_epoch)
 
 
@@ -374,7 +376,7 @@ def _unknown(record: Record, node: str) -> str:
 
 
 def _of_set(record: Record, in_sync: frozenset[Replica], lives: Mapping[str, str] | None = None) -> Record:
-    """Return the record with this set: each node of it with its life, the one in `lives` if there is one."""
+    """Return the record with this set. Each of its nodes keeps its life, or gets the one in `lives`."""
     nodes = {replica.node for replica in in_sync}
     known = {life.node: life.id for life in record.lives} | dict(lives or {})
     kept = frozenset(Life(node, life) for node, life in known.items() if node in nodes)
@@ -382,15 +384,15 @@ def _of_set(record: Record, in_sync: frozenset[Replica], lives: Mapping[str, str
 
 
 def _without_leader(record: Record, next_leader: Replica) -> frozenset[Replica]:
-    """Return the set without the leader until now, if enough remain and it does not lead again."""
+    """Return the set without the current leader, if enough remain and it is not the next leader."""
     rest = record.in_sync - ({record.leader} - {next_leader})
     return rest if len(rest) >= record.least else record.in_sync
 
 
 def _with_answering(record: Record, candidate: Replica, answering: frozenset[Replica]) -> frozenset[Replica]:
-    """Return the set that a candidate leads best: those that answer, and others only if they are too few.
+    """Return the best set for a candidate: the replicas that answer, and others only if these are too few.
 
-    Every replica in sync has everything that is committed, so any of them will do.
+    Each replica in sync has everything that is committed, so any of them may stay.
     """
     there = answering & record.in_sync
     kept = {candidate} | (there - {record.leader})
@@ -438,7 +440,7 @@ class _Format(msgspec.Struct):
 
 
 def encode(record: Record) -> bytes:
-    """Return the JSON of a record; the same record is the same bytes."""
+    """Return the JSON of a record; equal records have equal bytes."""
     document = _Document(
         format=FORMAT,
         store=record.store,

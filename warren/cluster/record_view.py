@@ -1,18 +1,19 @@
 """A node's knowledge of the record, and of its own changes that may still come into force.
 
-A compare-and-swap that was not answered may have been carried out, or may still be: a request waits in a socket or in
-etcd's pipeline, and a linearizable read that shows the old revision does not cancel it. Only another revision does.
+A compare-and-swap without an answer may have been carried out, or may still be: the request may wait in a socket or in
+etcd's pipeline. A linearizable read that shows the old revision does not cancel it. Only another revision does.
 
 1. `possible` holds every record that etcd may have, now or later, because of requests of this node: the known one, and
    the proposals at its revision.
-2. A greater revision settles all proposals at smaller ones. Smaller revisions, late news, change nothing.
+2. A greater revision settles all proposals at smaller ones. Late news, with a smaller revision, changes nothing.
 3. One proposal is under way at a time.
-4. Nothing is known before the first read. An earlier life of this process may have led up to the epoch of that read
+4. Nothing is known before the first read. An earlier life of this node may have led up to the epoch of that read
    (`first_epoch`), but no later epoch.
-5. One read is under way at a time, and none while a proposal is: its answer tells more. A question that fails, or that
-   is of no use, is put again after `retry_s`.
-6. A refusal says that the key has another revision than the known one. While a read then finds another one that is not
-   later, the key was removed or etcd has older data: nothing can be proposed, and the record is read now and then.
+5. One read is under way at a time. No read begins while a proposal is under way: the answer to the proposal says more.
+   A request that fails, or whose answer does not help (6), is repeated after `retry_s`.
+6. A refused proposal shows that the key has another revision than the known one. A read follows. If it finds no later
+   revision and not the known one, the key was removed or etcd has older data. Then nothing can be proposed, and the
+   record is read every `retry_s`, until a read finds the known revision or a later one.
 
 No I/O and no clock: times are arguments, in seconds.
 """
@@ -30,12 +31,12 @@ class RecordView:
 
     def __init__(self, now_s: float, retry_s: float) -> None:
         self.known: Versioned | None = None
-        self.is_read = False  # since anything made a read necessary
-        self.is_gone = False  # it was there, and a later read has not found it
+        self.is_read = False  # whether it was read since the last reason to read it
+        self.is_gone = False  # it was there before, and the last read has not found it
         self.is_refuted = False  # the key has another revision than the known one
         self.first_epoch: int | None = None  # 0: the first read found no record
         self.read_s = now_s  # when a read was answered last
-        self.ask_at_s = now_s  # etcd is asked nothing before
+        self.ask_at_s = now_s  # nothing is sent to etcd before
         self._retry_s = retry_s
         self._is_reading = False
         self._open: list[Record] = []
@@ -81,7 +82,7 @@ class RecordView:
         return self._under_way
 
     def maybe_read(self, now_s: float) -> Read | None:
-        """Return the read that is due, and consider it under way."""
+        """Return a read if one is due; it counts as under way from now on."""
         is_wanted = (not self.is_read or self.is_refuted) and not self.is_swapping
         if not is_wanted or self._is_reading or now_s < self.ask_at_s:
             return None

@@ -2,13 +2,15 @@
 
     {"incarnation": "91ce…", "cluster": "broker1:25672", "version": "0.1.0", "disk_is_low": false, "level": 3}
 
-1. Nothing is decided by it. A node that is not registered at the moment is reached where it was registered last.
-2. Every node reads all entries, and remembers the nodes it has seen (`seen`): so the entry of a lost node outlives the
-   leader, as long as one of the others is running. When etcd does not answer, this memory does not change.
-3. A node reads its own key with every renewal, and puts it again when it is gone or another's: a process that was
-   started under the same name by mistake takes the key, and the lease of that process would delete it for good.
-4. At most `SEEN_MAX` nodes are remembered. A new one takes the place of the one that has been gone longest; while none
-   is gone, it is found, and not remembered.
+1. Nothing is decided by it. If a node is not registered at the moment, the others use its last known address.
+2. Every node reads all entries, and remembers the nodes it has seen (`seen`). So the address of a lost node stays known
+   as long as one node that has seen it is running, even without the leader. When etcd does not answer, this memory does
+   not change.
+3. A node reads its own key with every renewal. It puts the key again if the key is gone, or has the entry of another
+   process: one that was started under the same name by mistake. The lease of that process would otherwise delete the
+   key for good.
+4. At most `SEEN_MAX` nodes are remembered. A new one takes the place of the one that has been gone longest. While all
+   of them are registered, a new one can be found (`maybe_entry`), and is not remembered.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class NodeEntry(msgspec.Struct, frozen=True):
 
 
 class Seen(NamedTuple):
-    """A node as it was seen last, at `seen_s` by the wall clock: one that is not registered has been gone since."""
+    """A node as it was seen last, at `seen_s` by the wall clock; gone since then if it is not registered."""
 
     entry: NodeEntry
     seen_s: float
@@ -54,7 +56,7 @@ class Registry:
     def __init__(self, etcd: Etcd, cluster: str, clock_s: Callable[[], float] = time.time) -> None:
         self.late_renewals = 0  # of the lease of this node
         self.disk_is_low = False  # of this node
-        self.namesake = ""  # where the other process is that had this node's name at the last renewal
+        self.namesake = ""  # address of another process that had this node's name at the last renewal
         self._etcd = etcd
         self._prefix = prefix(cluster) + b"nodes/"
         self._clock_s = clock_s
@@ -87,14 +89,14 @@ class Registry:
             self.late_renewals += 1
             raise
         except EtcdError:
-            self.late_renewals += 1  # as long as etcd is away no lease expires; the next time says whether it is there
+            self.late_renewals += 1  # no lease expires while etcd is away; the next renewal shows whether it is there
             return False
 
     def _value(self, entry: NodeEntry) -> bytes:
         return msgspec.json.encode(msgspec.structs.replace(entry, disk_is_low=self.disk_is_low))
 
     async def _hold(self, key: bytes, entry: NodeEntry, lease: int) -> None:
-        """Put the key again if it is gone, another process has put it, or it is not true any longer."""
+        """Put the key again if it is gone, another process has put it, or its value is outdated."""
         value = self._value(entry)
         try:
             found = await self._etcd.get(key)
@@ -125,7 +127,7 @@ class Registry:
     def _see(self, name: str, value: bytes, now_s: float) -> NodeEntry | None:
         entry = _maybe_entry_of(value)
         if entry is None:
-            return None  # something else wrote it: the entry known before is as good
+            return None  # not written by a node: the entry known before stays
         if name not in self._seen and len(self._seen) >= SEEN_MAX:
             longest_ago = next(iter(self._seen))
             if self._seen[longest_ago].is_registered:

@@ -1,11 +1,13 @@
-"""What a leader renews in the record: the life of each node in sync, and up to where the log is committed (the floor).
+"""Two things that a leader renews in the record: the life of each node in sync, and the floor.
 
-By both a node that starts sees whether its directory is a restored copy (``own_directory.py``).
+The floor says how far the log was committed.
 
-1. The life of a node is recorded once the node has everything, and at once. The floor is recorded every `renew_s`:
+When a node starts, both show whether its directory is a restored copy (``own_directory.py``).
+
+1. The life of a node is recorded as soon as the node has everything. The floor is recorded every `renew_s` only, since
    etcd keeps each revision until it is compacted.
-2. Nothing is recorded before all assigned nodes have told a life in this epoch, unless the record has lives already:
-   a node of an older version could not read the record.
+2. A node of an older version cannot read a record with lives. So none is recorded before all assigned nodes have told
+   their lives in this epoch, unless the record has lives already.
 
 No I/O and no clock: times are arguments, in seconds.
 """

@@ -18,25 +18,25 @@ CLOCK_RATE_ERROR: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Timers:
-    """How long things may take. The grace time is longer than the limit, whichever of two clocks is the faster."""
+    """How long things may take. The grace time ends after the limit, whichever of the two clocks is faster."""
 
     beacon_s: float = 0.25
     suspect_s: float = 1.0  # a replica that is silent, or makes no progress, for this long should leave the set
     limit_s: float = 1.6
     grace_s: float = 2.2
-    refused_s: float = 0.3  # from the loss of the link, when connecting again is refused
-    stagger_s: float = 0.2  # between the candidates
+    refused_s: float = 0.3  # from the loss of the link until a leader that refuses connections counts as gone
+    stagger_s: float = 0.2  # between one candidate and the next
     yield_s: float = 5.0  # to a candidate with a longer log, which may have been started later
-    ask_s: float = 0.5  # before its time to stand, a node asks the others
+    ask_s: float = 0.5  # a node asks the others so long before its time to stand
     ask_again_s: float = 0.5
-    renew_s: float = 10.0  # between two records of how far is committed: etcd keeps each until it is compacted
+    renew_s: float = 10.0  # between two records of the floor: etcd keeps each of them until it is compacted
     slow_s: float = 0.4  # a round trip that takes longer: commits do not wait for it, if enough others are quicker
     disk_s: float = 2.0
-    retry_s: float = 0.25  # between two questions to etcd that fail
-    hand_over_s: float = 3.0  # from when all is written until another replica leads
-    command_s: float = 5.0  # for etcd to take an administrator's command
-    tenure_s: float = 10.0  # before a leader gives way
-    long_tenure_s: float = 30.0  # the same where another one has handed over to it, unless its disk has no space
+    retry_s: float = 0.25  # after a failed request to etcd
+    hand_over_s: float = 3.0  # from when everything is written until another replica has to lead
+    command_s: float = 5.0  # how long etcd has to accept an administrator's command
+    tenure_s: float = 10.0  # how long a leader leads before it may give way
+    long_tenure_s: float = 30.0  # the same, after another node has handed over to it; not if its disk has no space
     give_way_retry_s: float = 5.0
 
     def __post_init__(self) -> None:
