@@ -1,12 +1,12 @@
-"""Which addresses a link may connect to: not the inside of the machine that the broker runs on.
+"""Which addresses a link may connect to: a user must not reach the inside of the broker's machine through it.
 
-A user that may set a parameter chooses where the broker connects. Loopback, link-local, unspecified and multicast
-addresses and the metadata services of clouds are refused, unless the operator has allowed their network.
+A user who may set a parameter chooses where the broker connects. So the guard refuses loopback, link-local, unspecified
+and multicast addresses and the metadata services of clouds, unless the operator has allowed their network.
 
-1. The guard judges the resolved address, and the link connects to exactly that address: a name whose address changes
-   between check and connect gains nothing.
+1. The guard judges the resolved address, and the link connects to exactly that address. So it does not help an attacker
+   to change the address of a name between check and connect.
 2. An IPv4 address within an IPv6 address (mapped, translated, NAT64, 6to4, Teredo, ISATAP) is judged as well. Within
-   the local NAT64 prefix 64:ff9b:1::/48 its place depends on the network, so that prefix is refused as a whole.
+   the local NAT64 prefix 64:ff9b:1::/48 its position depends on the network, so that prefix is refused as a whole.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _DENIED: Final[tuple[Network, ...]] = tuple(
         "224.0.0.0/4",
         "255.255.255.255/32",
         "100.100.100.200/32",  # metadata of Alibaba Cloud
-        "168.63.129.16/32",  # of Azure
-        "192.0.0.192/32",  # of Oracle Cloud
+        "168.63.129.16/32",  # metadata of Azure
+        "192.0.0.192/32",  # metadata of Oracle Cloud
         "::/128",
         "::1/128",
         "fe80::/10",
         "fec0::/10",
         "ff00::/8",
-        "fd00:ec2::254/128",  # of Amazon
-        "64:ff9b:1::/48",  # NAT64 of a network's own (RFC 8215)
+        "fd00:ec2::254/128",  # metadata of Amazon
+        "64:ff9b:1::/48",  # local NAT64 (RFC 8215)
     )
 )
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")

@@ -2,11 +2,11 @@
 
 Owns one socket per `LinkConnection`, its tasks and its heartbeats; the protocol is `warren.amqp_client`.
 
-1. The tasks of a connection never raise. The error that ends it is kept, and every later call on it or its channels
-   raises that: a `BrokerError` whose text names the peer and holds no credentials.
-2. Memory: while more than `INBOX_BYTES` of deliveries wait to be taken nothing is read; while more than
-   `OUTBOX_BYTES` are unsent `Connection.writable` waits. The incomplete contents of all links are bounded
-   (``inbound.py``), and each of them by ``max_message_bytes``.
+1. The tasks of a connection never raise. The error that ends the connection is kept, and every later call on it or its
+   channels raises it. It is a `BrokerError` whose text names the peer and holds no credentials.
+2. Memory is bounded. While more than `INBOX_BYTES` of deliveries wait to be taken, nothing is read. While more than
+   `OUTBOX_BYTES` are unsent, `LinkConnection.writable` waits. Each incomplete message has at most
+   ``max_message_bytes``, and those of all links together are bounded as well (``inbound.py``).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ async def _resolve(vhost: str, host: str, port: int) -> list[Any]:
 class ClientSettings:
     """The settings that all links share. `guard` decides about remote addresses only.
 
-    `resolve`: getaddrinfo, for a link of a vhost of this broker.
+    `resolve`: getaddrinfo; its first argument is the vhost of the link at this broker.
     """
 
     guard: AddressGuard
     max_message_bytes: int = MAX_MESSAGE_BYTES
     product: str = "Warren"
     version: str = ""
-    descriptors_below: int = 1 << 30  # a connection whose socket has a number from there on exceeds the limit
+    descriptors_below: int = 1 << 30  # a connection is refused if the number of its socket is not below this
     inbound: Inbound = field(default_factory=Inbound)
     resolve: Callable[[str, str, int], Awaitable[list[Any]]] = _resolve
 
@@ -72,7 +72,7 @@ class Signal:
     """Wakes the tasks that wait at that moment. It has no memory, so look at the state before waiting."""
 
     def __init__(self) -> None:
-        self._event: trio.Event | None = None  # since the first task began to wait
+        self._event: trio.Event | None = None  # None: no task waits
 
     def wake(self) -> None:
         if self._event is not None:
@@ -105,7 +105,7 @@ class Channel(ClientChannel):
         """Send a request and return its reply.
 
         Raises:
-            BrokerError: the channel is or gets closed, another reply came, or none within a minute.
+            BrokerError: the channel is closed or gets closed, another reply came, or no reply came within a minute.
         """
         async with self._lock:
             self._replied = trio.Event()
@@ -160,7 +160,7 @@ class Channel(ClientChannel):
 
 
 class LinkConnection(ClientConnection):
-    """A connection that is open, or was. Made by `connect`."""
+    """A connection, which may have ended. Made by `connect`."""
 
     def __init__(
         self,
@@ -181,9 +181,9 @@ class LinkConnection(ClientConnection):
         self._work = trio.Event()
         self._room = Signal()
         self._last_sent = self._last_received = 0.0
-        self._progress_s = 0.0  # when enough of an incomplete content came
-        self._progress_bytes = 0  # that came since
-        self._holds_back = False  # it waits before it reads more
+        self._progress_s = 0.0  # when an incomplete content last made enough progress
+        self._progress_bytes = 0  # bytes that came since then
+        self._holds_back = False  # True while it waits before it reads more
         self._closed = trio.Event()
         self._written = trio.Event()
         self._tasks: list[trio.CancelScope] = []
@@ -199,7 +199,7 @@ class LinkConnection(ClientConnection):
         self._work.set()
 
     async def _lose(self, error: BrokerError) -> None:
-        """Fail because of an error of the peer, when it is the turn of this connection."""
+        """Wait for the turn of this connection (`Ends`), then fail because of an error of the peer."""
         if not self.is_closing:
             await self._ends.wait()
         self.fail(error)
@@ -241,7 +241,7 @@ class LinkConnection(ClientConnection):
 
     async def _write(self) -> None:
         try:
-            # To a peer that has closed the connection, close-ok is still to be said.
+            # If the peer has closed the connection, close-ok still has to be sent.
             while self.failure is None or (self.unsent_bytes and isinstance(self.failure, PeerClosed)):
                 if not self.unsent_bytes:
                     self._work = trio.Event()
@@ -270,7 +270,7 @@ class LinkConnection(ClientConnection):
             now = trio.current_time()
             if now - self._last_sent >= half * 0.9 and not self._sending_bytes:
                 self.send(methods.HEARTBEAT_FRAME)
-            # While we do not read, silence is ours.
+            # While we do not read, we cause the silence.
             if self._holds_back:
                 self._last_received = now
             elif now - self._last_received > 2 * self.login.heartbeat_s:
@@ -349,7 +349,7 @@ class LinkConnection(ClientConnection):
     def start(self, nursery: trio.Nursery) -> None:
         self._last_sent = self._last_received = trio.current_time()
         for task in (self._read, self._write):
-            # A cancelled link still has to send acks and close: these two tasks end with `close`.
+            # A cancelled link still has to send acks and close. So `close` ends these two tasks, not the cancellation.
             scope = trio.CancelScope(shield=True)
             self._tasks.append(scope)
             nursery.start_soon(self._run, task, scope)
@@ -361,10 +361,10 @@ class LinkConnection(ClientConnection):
             await task()
 
     async def close(self) -> None:
-        """Say goodbye, wait for the answer a little, and close the socket. Never raises, nor is it cancelled."""
+        """Send close, wait for the answer a little, and close the socket. Never raises, and cannot be cancelled."""
         if self.is_closing:
             return
-        # From here on deliveries are dropped, so that a full inbox does not keep us from reading the answer.
+        # From here on deliveries are dropped: a full inbox must not keep us from reading the answer.
         self.is_closing = True
         self.changed.wake()
         with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S):
@@ -377,7 +377,7 @@ class LinkConnection(ClientConnection):
         for scope in self._tasks:
             scope.cancel()
         self._channels.clear()  # they refer to us
-        with trio.CancelScope(shield=True):  # otherwise a cancelled task would not get to closing a second connection
+        with trio.CancelScope(shield=True):  # a cancelled task may have a second connection to close after this one
             await trio.aclose_forcefully(self._stream)
 
 
@@ -466,15 +466,15 @@ async def connect(
     ends: Ends | None = None,
     vhost: str = "",
 ) -> LinkConnection:
-    """Open a connection; its tasks run in `nursery` until `Connection.close`, which the caller must call.
+    """Open a connection; its tasks run in `nursery` until `LinkConnection.close`, which the caller must call.
 
-    `ends`: those of all connections that may be lost with it, if there are others.
-    `open_local`: asynchronous, returns the stream to this broker; used for a URI without host, which then has its
-    credentials in it.
-    `vhost`: that of the link at this broker.
+    `ends`: shared by all connections that may be lost together with this one.
+    `open_local`: asynchronous, returns a stream to this broker. It is used for a URI without a host; such a URI has to
+    contain the credentials.
+    `vhost`: the vhost of the link at this broker.
 
     Raises:
-        LinkError: unreachable, not permitted, refused, or not done in the URI's connection_timeout.
+        LinkError: unreachable, not permitted, refused, or not done within the URI's connection_timeout.
     """
     host = f"[{uri.host}]" if ":" in uri.host else uri.host
     where = "this broker" if uri.is_local else f"{host}:{uri.port}"
@@ -515,7 +515,7 @@ async def connect(
         if isinstance(error, trio.TooSlowError):
             raise LinkError(f"{where} did not accept a connection in {uri.connection_timeout_ms} ms") from None
         if isinstance(error, OSError | trio.BrokenResourceError | trio.ClosedResourceError | ssl.SSLError):
-            # With TLS 1.3 a peer refuses our certificate when for us the handshake of TLS is done.
+            # With TLS 1.3 a peer refuses our certificate after our side has finished the TLS handshake.
             reason = _said_by_tls(error)
             because = f": {reason}" if reason else ""
             raise LinkError(f"the connection to {where} was lost during the handshake{because}") from None

@@ -2,7 +2,7 @@
 
     amqp[s]://[user[:password]@][host[:port]][/vhost][?parameter=value&…]
 
-A URI without host means this broker. A path that is missing means the default vhost, ``/`` alone the empty name.
+A URI without host means this broker. A missing path means the default vhost; the path ``/`` means the empty name.
 
 Source: RabbitMQ's URI specification and its query parameters; the reasons are those of RabbitMQ 3.10.
 """
@@ -21,7 +21,7 @@ TLS_PORT: Final = 5671
 DEFAULT_HEARTBEAT_S: Final = 10
 DEFAULT_TIMEOUT_MS: Final = 60_000
 URI_MAX_CHARACTERS: Final = 16 << 10  # a password may be a token of some kilobytes
-# Limit of the domain name system. The conversion of longer names to ASCII takes quadratic time.
+# Limit of the domain name system. It also bounds the conversion to ASCII, which takes quadratic time.
 HOST_MAX_CHARACTERS: Final = 253
 SHORT_MAX_BYTES: Final = 255  # of a name on the wire
 _NO_ENTITY = re.compile("%(?![0-9A-Fa-f]{2})")

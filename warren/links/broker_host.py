@@ -1,8 +1,9 @@
 """The broker as the host of its links: `host.Host` over `server.management.Management`.
 
-The demand of a queue is polled every `DEMAND_EVERY_S`, and only for queues that a link has asked about: notifications
-would cost every delivery. A change is measured against the answer that the link has got and acts on, not against the
-last poll: between two polls a queue may be full and empty again, and a link that asked right then would wait for ever.
+The demand of a queue is polled every `DEMAND_EVERY_S`, and only for queues that a link has asked about. Notifications
+would cost something at every delivery. The poll compares the demand with the answers that links have got since they
+were last notified, not with the last poll: between two polls a queue may be full and empty again. A link that asked in
+between acts on an answer that no poll has seen, and would wait for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from warren.server.management import CommitTimeout, Management
 from warren.vhosts.metadata import ParameterDelete
 
 DEMAND_EVERY_S: Final = 0.1
-AT_ONCE: Final = 64  # queues or exchanges whose policies are looked up without giving way
+AT_ONCE: Final = 64  # queues or exchanges whose policies are looked up before other tasks get a turn
 COMPONENTS: Final = ("shovel", "federation-upstream", "federation-upstream-set")
 FEDERATION_KEYS: Final = (upstreams.UPSTREAM, upstreams.UPSTREAM_SET, upstreams.UPSTREAM_PATTERN)
 PURPOSE: Final = "x-internal-purpose"
@@ -39,7 +40,7 @@ class BrokerHost:
         self._management = management
         self._view = management.view
         self._listeners: list[Listener] = []
-        self._answers: dict[tuple[str, str], set[bool]] = {}  # of `wants_messages`, since it was told last
+        self._answers: dict[tuple[str, str], set[bool]] = {}  # answers of `wants_messages` since the last notification
         self._asked = Signal()
         parameters = self._view.parameters
         parameters.validate_by("shovel", self._shovel_problems)
@@ -51,7 +52,7 @@ class BrokerHost:
     # --- valid parameters -----------------------------------------------------------------------------------------
 
     def _may_connect(self, user: str) -> Callable[[str], bool] | None:
-        """Return whether `user` may use a vhost: links log in to this broker as the broker itself."""
+        """Return a test for vhosts that `user` may use, None for all: links themselves log in as the broker."""
         if user in ("", INTERNAL_USER):
             return None
         return lambda vhost: self._view.permissions.maybe_rights(user, vhost) is not None
@@ -147,26 +148,26 @@ class BrokerHost:
         return lambda: self._listeners.remove(listener)
 
     def definitions_changed(self) -> None:
-        """Notify listeners that something that links may be made for came, changed or went."""
+        """Notify listeners that the wanted links may be others now."""
         for listener in self._listeners:
             listener.definitions_changed()
 
     def exchange_changed(self, vhost: str, exchange: ExchangeRef) -> None:
-        """Handle an exchange that was created or deleted: another one of its name has other bindings."""
+        """Handle an exchange that was created or deleted: a new one of the same name has other bindings."""
         if self._federates(vhost) and self._exchange_policy(vhost, exchange) is not None:
             self.definitions_changed()
             for listener in self._listeners:
                 listener.bindings_changed(vhost, self._view.exchanges.name(exchange))
 
     def queue_changed(self, vhost: str, queue: QueueRef) -> None:
-        """Handle a queue that was created or deleted: another one of its name has other consumers."""
+        """Handle a queue that was created or deleted: a new one of the same name has other consumers."""
         if self._federates(vhost) and self._queue_policy(vhost, queue) is not None:
             self.definitions_changed()
             for listener in self._listeners:
                 listener.demand_changed(vhost, self._view.queues.name(queue))
 
     def binding_changed(self, vhost: str, source: ExchangeRef, binding: BindingRef, count: int) -> None:
-        """Pass on a binding that came or went: of an existing exchange, for a deleted one loses its bindings later."""
+        """Pass on a binding that came or went. A deleted exchange loses its bindings later: those are not passed on."""
         if not self._federates(vhost):
             return
         name = self._view.exchanges.name(source)
@@ -185,7 +186,7 @@ class BrokerHost:
                     await trio.lowlevel.checkpoint()
                 queue = self._view.queues.maybe(*key)
                 if queue is None or not answers:
-                    del self._answers[key]  # not asked again: the link is gone
+                    del self._answers[key]  # nobody has asked since the notification: the link is gone
                 elif (not self._view.queues.wants_messages(queue)) in answers:
                     answers.clear()
                     for listener in self._listeners:
@@ -221,8 +222,8 @@ class BrokerHost:
 class _Watcher(TopologyListener):
     """Hears of all objects that could have a federation policy, and passes on those that have one.
 
-    Clients come and go with queues of their own. Without this check, each time would cost a search for links among all
-    objects. Where no policy asks for federation, not even the policy of the object is looked up.
+    Many clients declare and delete queues of their own. Without this check, each of these changes would start a search
+    for links among all objects. In a vhost without a federation policy, not even the policy of the object is looked up.
     """
 
     def __init__(self, host: BrokerHost) -> None:

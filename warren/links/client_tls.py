@@ -1,7 +1,7 @@
 """TLS of a link's connection, and its settings, made from files that its URI names.
 
-A user that may set a parameter chooses the names. Which files may be read, and by how many threads at a time, is a rule
-of the whole process (``server/regular_files.py``, ``server/threads.py``).
+A user who may set a parameter chooses these names. Rules of the whole process say which files may be read, and by how
+many threads at a time (``server/regular_files.py``, ``server/threads.py``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _make(uri: BrokerUri) -> ssl.SSLContext:
     elif uri.verify:
         context = ssl.create_default_context()
     else:
-        # Without the authorities of the system: they take most of a megabyte for each link.
+        # Do not load the authorities of the system: they take most of a megabyte for each link.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not uri.verify:

@@ -1,22 +1,22 @@
-"""One upstream of a federated exchange: messages published there that are wanted here come here.
+"""One upstream of a federated exchange: brings here what is published there and matches a binding here.
 
-At the upstream, all durable but for its auto-delete exchange, under names that RabbitMQ uses too:
+The objects at the upstream have the names that RabbitMQ uses. All but the auto-delete exchange are durable:
 
     X --(the bindings of X here)--> exchange "federation: X -> us A" or "… B" --> queue "federation: X -> us" --> link
 
-1. The upstream exchange gets the bindings of the exchange here. Equal key and arguments from several destinations are
-   one binding there, so bindings are counted. All are read once an attempt, a few at a time; after that a change costs
-   the same however many bindings exist. Changes that are too fast for the upstream are forgotten, and all bindings are
-   read again.
-2. Of the two names A and B one is in use. A new attempt builds the other one up completely and then deletes the
-   former: stale bindings vanish, and no message is missed, for both lead to the same queue meanwhile.
-3. A message goes no further than max-hops, and never back to a broker it came through: x-received-from. Bindings carry
-   x-bound-from, so that they do not run in circles either. A message or binding without room for that in its headers
-   or arguments is left out, and the log says so once an attempt.
+1. The upstream exchange gets the bindings of the exchange here. Bindings here with the same key and arguments, to
+   several destinations, are one binding there, so bindings are counted. All are read once in each attempt, a few at a
+   time. After that a change costs the same however many bindings exist. If changes come faster than the upstream takes
+   them, they are forgotten, and all bindings are read again.
+2. One of the two exchanges A and B is in use. A new attempt first builds the other one completely, and then deletes the
+   old one, so stale bindings vanish. No message is missed, since meanwhile both lead to the same queue.
+3. A message takes at most max-hops hops, and never goes back to a broker that it came through: the header
+   x-received-from has these. Bindings have the argument x-bound-from, so they do not run in circles either. A message
+   or binding that has no room for this is left out, and the log says so once in each attempt.
 4. Messages wait in the upstream queue while the link is down, within expires and message-ttl.
-5. The upstream queue and exchange go when the link is removed for good, or is to follow another upstream exchange,
-   unless resource-cleanup-mode says never. They stay if another link of the same exchange has them or will have
-   them: their names do not hold that of the upstream.
+5. The upstream queue and exchange are deleted when the link is removed for good, or has to follow another upstream
+   exchange. They stay if resource-cleanup-mode is never. They also stay if another link of the same exchange has them
+   or will have them: the name of the upstream is not part of their names.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from warren.links.validation import Json
 BOUND_FROM: Final = "x-bound-from"
 _PURPOSE: Final = ("x-internal-purpose", "federation")
 _UPSTREAM_TYPE: Final = "x-federation-upstream"
-AT_ONCE: Final = 64  # bindings that are looked at without giving way
+AT_ONCE: Final = 64  # bindings that are looked at before other tasks get a turn
 CHANGES_MAX: Final = 10_000
 BIND_BYTES_MAX: Final = 8 + 4 + 2 + 3 * 256 + 1  # of the frame of exchange.bind, without its arguments
 Key = tuple[str, bytes]
 
 
 def upstream_queue_name(exchange: str, upstream_vhost: str, cluster_name: str, vhost: str, downstream: str) -> str:
-    """Return the name of the queue at the upstream: unique for cluster, vhost and exchange of the downstream."""
+    """Return the name of the queue at the upstream: unique for the cluster, vhost and exchange of the downstream."""
     place = cluster_name
     if vhost != upstream_vhost:
         place += f":{vhost}:{downstream}"
@@ -81,10 +81,10 @@ def bound_from(
     upstream_name: str,
     upstream_vhost: str,
 ) -> bytes | None:
-    """Return the arguments of a binding as it is made upstream; None when it has come far enough.
+    """Return the arguments that a binding has upstream; None when it must not be made there.
 
-    A binding that was itself made by a federation link further downstream has one hop less than it had there. It
-    is not made if it has already been at the upstream.
+    A federation link further downstream may have made the binding. Then it has one hop less than it had there, and it
+    is not made if no hop is left, or if it has been at the upstream before.
     """
     hops = max_hops
     before = forwarding.array_entries(arguments, BOUND_FROM)
@@ -109,11 +109,11 @@ class ExchangeLink(FederationLink):
         super().__init__(exchange.vhost, exchange.declaration.name, upstream, endpoints)
         self._exchange = exchange
         self._suffix = "A"
-        # Until all are read, changes are ignored.
+        # Whether all bindings have to be read. Until then changes are ignored.
         self._is_stale = True
         self._changes: deque[tuple[LocalBinding, int]] = deque()
         self._changed = Signal()
-        # For each binding at the upstream: how many here want it; and which may have to be added or removed there.
+        # For each binding at the upstream: how many bindings here want it.
         self._counts: dict[Key, int] = {}
         self._touched: dict[Key, None] = {}
         self._left_out: set[str] = set()  # already logged
@@ -123,7 +123,7 @@ class ExchangeLink(FederationLink):
         return self.upstream.exchange or self.name
 
     def bindings_changed(self) -> None:
-        """Wake the link: all bindings here may be others than before."""
+        """Wake the link: all bindings here may have changed."""
         self._is_stale = True
         self._changes.clear()
         self._changed.wake()
@@ -166,7 +166,7 @@ class ExchangeLink(FederationLink):
         await self.move(moving, partial(self._follow, channel, known, upstream_cluster_name(remote)))
 
     async def _declare_upstream(self, channel: Channel) -> None:
-        """Make sure of the upstream exchange, with the properties of ours; the predeclared ones are just there."""
+        """Declare the upstream exchange with the properties of ours; a predeclared one only has to exist."""
         name = self.upstream_exchange
         await channel.declare_exchange(replace(self._exchange.declaration, name=name), passive=name.startswith("amq."))
 
@@ -195,7 +195,7 @@ class ExchangeLink(FederationLink):
         """Build up one of the exchanges A and B with all bindings, delete the other; return the bindings."""
         existing = [suffix for suffix in "AB" if await self._exists(remote, f"{queue} {suffix}")]
         if len(existing) == 2:
-            # An attempt ended half way. Nobody knows which of the two is complete: complete A, then continue as usual.
+            # An attempt ended half way, and which of the two is complete is not known: complete A, continue as usual.
             self._suffix = "A"
             await self._complete(remote, channel, queue)
             await delete_exchange(remote, f"{queue} B")
@@ -220,7 +220,7 @@ class ExchangeLink(FederationLink):
         return known
 
     async def _declare_internal(self, nursery: trio.Nursery, channel: Channel, name: str) -> None:
-        """Declare the internal exchange: of the type that counts hops where the upstream knows it, else a fanout."""
+        """Declare the internal exchange: a fanout, or the type that counts hops if the upstream knows it."""
         arguments = {
             "x-downstream-name": self.endpoints.host.cluster_name,
             "x-downstream-vhost": self.vhost,
@@ -254,7 +254,7 @@ class ExchangeLink(FederationLink):
             self.bindings_changed()
 
     async def _sync(self, channel: Channel, known: set[Key], upstream_name: str) -> None:
-        """Bind and unbind at the upstream the changes made here; then `known` has the current bindings."""
+        """Make the changes of the bindings here at the upstream as well; afterwards `known` has the current ones."""
         await self._take_changes(known, upstream_name)
         source = self.upstream_exchange
         internal = f"{self._queue_name()} {self._suffix}"
@@ -295,7 +295,7 @@ class ExchangeLink(FederationLink):
         at = 0
         while self._is_stale or self._changes:
             if self._is_stale:
-                # Changes from here on are counted after these, which are the current ones.
+                # The bindings are read as they are now. Changes from here on are counted after them.
                 self._is_stale = False
                 self._counts = {}
                 self._touched = dict.fromkeys(known)
@@ -328,7 +328,7 @@ class ExchangeLink(FederationLink):
         self._touched[pair] = None
 
     async def _send(self, channel: Channel, method: Any, reply: type[Any]) -> None:
-        """Send a request; with bind-nowait without waiting for an answer, which an error then takes the place of."""
+        """Send a request and wait for the answer. With bind-nowait do not wait: a refusal closes the channel."""
         if not self.upstream.bind_nowait:
             await channel.call(method, reply)
             return
@@ -348,7 +348,7 @@ class ExchangeLink(FederationLink):
                 self._leave_out("message_left_out", "its headers have no room for x-received-from")
                 return None
             properties = forwarding.decode(self.trusted(delivery.properties))
-            # The upstream's exchange has looked already, unless it is a plain fanout.
+            # The exchange at the upstream has checked this before, unless it is a plain fanout.
             if not forwarding.should_forward(properties.headers, max_hops, cluster_name, self.vhost):
                 return None
             properties.headers = forwarding.received_from_exchange(
@@ -367,7 +367,7 @@ class ExchangeLink(FederationLink):
         return upstream_objects(self._exchange, self.upstream)
 
     def leaves_for(self, other: FederationLink) -> bool:
-        # Other URIs may be another way to the same broker, whose queue has messages.
+        # Other URIs alone prove nothing: they may lead to the same broker, whose queue has messages.
         return isinstance(other, ExchangeLink) and other.upstream_exchange != self.upstream_exchange
 
     async def clean_up(self) -> None:

@@ -41,10 +41,10 @@ class FederationLink(ABC):
         return f"Federation link (upstream: {self.upstream.name}, {self.kind} '{self.name}' in vhost '{self.vhost}')"
 
     async def attempt(self, running: Callable[[], None]) -> None:
-        """Connect both ways, call `running` and carry messages for as long as that goes well.
+        """Connect to both brokers, call `running`, and carry messages until an error ends that.
 
         Raises:
-            BrokerError: why it does not.
+            BrokerError: the error.
         """
         failure: BrokerError | None = None
         opened: list[LinkConnection] = []
@@ -96,11 +96,11 @@ class FederationLink(ABC):
             raise failures[0].fresh()
 
     def upstream_objects(self) -> frozenset[Hashable]:
-        """Return what this link may have made upstream; a link that would make the same has an equal element."""
+        """Return an element for each object that this link may have made upstream; equal ones mean the same object."""
         return frozenset()
 
     def leaves_for(self, other: FederationLink) -> bool:
-        """Tell whether `other`, which takes the place of this link, does not use what this one has made upstream."""
+        """Tell whether `other`, which replaces this link, leaves the upstream objects of this link unused."""
         return False
 
     @abstractmethod

@@ -2,8 +2,8 @@
 
 Works on encoded tables: every other header keeps its bytes, with integer widths and duplicate keys.
 
-    x-shovelled           array of tables, newest first; x-shovelled-timestamp: seconds. It has the `ENTRIES_MAX`
-                          newest: a message that goes in a circle would grow for as long as it does
+    x-shovelled           array of tables, newest first; x-shovelled-timestamp: seconds. Only the `ENTRIES_MAX` newest
+                          are kept: otherwise a message that goes in a circle would grow without end
     x-received-from       array of tables, newest first: the upstreams a message came through
     x-original-*          queue federation: exchange, routing key and CC of the first hop
 """
@@ -81,7 +81,7 @@ def with_value(table: bytes, key: str, value: bytes) -> bytes:
 
 
 def prepended(table: bytes, key: str, entry: bytes, most: int | None = None) -> bytes:
-    """Return the table with the tagged `entry` put in front of the array under `key`; any other value is replaced.
+    """Return the table with the tagged `entry` put in front of the array under `key`; replace a value of another type.
 
     `most`: keep only so many entries, the newest; None: keep all.
     """
@@ -108,7 +108,7 @@ def array_entries(table: bytes, key: str) -> list[Table] | None:
 
 
 def is_sendable(table: bytes) -> bool:
-    """Tell whether a table, into which something was written, has no more entries than one may have."""
+    """Tell whether a table, after the link has added to it, still has no more entries than are allowed."""
     return len(table) <= FLAT_TABLE_BYTES or is_valid_table(table)
 
 
@@ -139,7 +139,7 @@ def received_from_exchange(
 
 
 def without_copies(headers: bytes) -> bytes:
-    """Return headers without CC, which has been acted on upstream, and would route again here."""
+    """Return headers without CC: the upstream has routed by it, and it must not route again here."""
     return without_key(headers, b"CC")
 
 
@@ -170,5 +170,5 @@ def received_from_queue(
     if copies is not None:
         table = with_value(without_copies(table), "x-original-cc", copies)
     entry = encode_table({"uri": uri, "queue": queue, "redelivered": redelivered})
-    visits = long_value(min(count + 1, LONG_MAX))  # the publisher may have written any count
+    visits = long_value(min(count + 1, LONG_MAX))  # a publisher may have set any count
     return prepended(table, RECEIVED_FROM, b"F" + with_value(entry, "visit-count", visits))

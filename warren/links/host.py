@@ -1,7 +1,8 @@
 """The interface of links to the broker they live in; the broker implements it, and tests have a fake.
 
 1. All methods run on trio's thread. Those that are not ``async`` return at once, from memory.
-2. `Listener` calls are hints: they may come too often, never too seldom. A listener reads the state again after a call.
+2. `Listener` calls are hints: they may come too often, and never too seldom. A listener reads the state again after a
+   call. `binding_changed` is the exception: it comes once for each change, since listeners count.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Listener(Protocol):
         """Report that the bindings with a federated exchange as source may have changed: read all of them again."""
 
     def binding_changed(self, vhost: str, exchange: str, binding: LocalBinding, count: int) -> None:
-        """Report that a federated exchange has gained a binding as source (`count` 1), or lost one (-1)."""
+        """Report that a federated exchange has gained an outgoing binding (`count` 1), or lost one (-1)."""
 
     def demand_changed(self, vhost: str, queue: str) -> None:
         """Report that `Host.wants_messages` of a federated queue may have changed."""
@@ -88,13 +89,14 @@ class Host(Protocol):
 
     @property
     def held_reason(self) -> str:
-        """Why no link may run, empty when they may. A change is told as one of definitions."""
+        """The reason why no link may run; empty when they may. `definitions_changed` reports a change of it."""
 
     @property
     def cluster_name(self) -> str:
-        """The name that other brokers know this one by: in names of upstream queues, in x-received-from, against
-        loops. It is the ``cluster_name`` that this broker announces in its server-properties, must differ between
-        brokers that are linked, and should not change.
+        """The name by which other brokers know this one: in names of upstream queues, and in x-received-from.
+
+        It prevents loops. It is the ``cluster_name`` that this broker announces in its server-properties. It must
+        differ between brokers that are linked, and should not change.
         """
 
     @property
@@ -108,13 +110,13 @@ class Host(Protocol):
         """Return the parameters of the three components, of all vhosts."""
 
     async def federated_exchanges(self) -> Sequence[LocalExchange]:
-        """Return the exchanges for which a policy with a federation key is in effect, looking at a few at a time."""
+        """Return the exchanges with a federation key in their policy. Other tasks get turns during the search."""
 
     async def federated_queues(self) -> Sequence[LocalQueue]:
-        """Return the same of queues."""
+        """Return the queues with a federation key in their policy, in the same way."""
 
     def bindings(self, vhost: str, exchange: str) -> Iterable[LocalBinding]:
-        """Return the current bindings with that exchange as source; empty when it is gone. There may be very many."""
+        """Return the current bindings whose source is that exchange; empty when it is gone. They may be very many."""
 
     def wants_messages(self, vhost: str, queue: str) -> bool:
         """Tell whether the queue has no ready message, and a consumer of priority 0 or higher that could take one.
@@ -127,13 +129,13 @@ class Host(Protocol):
         """Call `listener` for every change from now on; return the function that ends this."""
 
     async def delete_parameter(self, component: str, vhost: str, name: str, value: Json) -> None:
-        """Delete a parameter, as a shovel does with its own when it is done; one with another value is not its own."""
+        """Delete a parameter if it has this value: a shovel deletes its own when it is done, and not a later one."""
 
     async def open_local(self) -> trio.abc.Stream:
-        """Connect to this broker's AMQP without TLS: a socket to a listener, or any stream that is served as one.
+        """Connect to this broker's AMQP without TLS, by a socket or by any stream that is served like one.
 
         Raises:
-            OSError: not now.
+            OSError: it is not possible now.
         """
 
     def local_login(self) -> tuple[str, str]:
@@ -144,7 +146,7 @@ class Host(Protocol):
         """
 
     async def keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run `work` for ever: its errors are logged and shown as failing, and it is started again."""
+        """Run `work` for ever: its errors are logged, it is shown as failing, and it is started again."""
 
     def log(self, level: str, event: str, **details: object) -> None:
         """Write a log line: level ``info``, ``warning`` or ``error``. Details hold no credentials."""

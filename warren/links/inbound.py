@@ -1,11 +1,11 @@
 """The incomplete messages of all links: bounded in bytes and in time.
 
-1. If a message stalls for `STALL_S`, its connection ends. Fewer than `PROGRESS_BYTES` more in that time are a stall,
-   too, of one that others wait for (2).
-2. While all links together hold more than `HELD_MAX_BYTES`, connections with less than an equal share of that are read,
-   and of the others only the one that holds most. It completes its message, or (1) ends it, so one large message after
-   the other gets its turn. Together links hold twice `HELD_MAX_BYTES`, one message, and one read of each connection at
-   most.
+1. If a message does not grow for `STALL_S`, its connection ends. A message that others wait for (2) has to grow by
+   `PROGRESS_BYTES` in that time.
+2. While all links together hold more than `HELD_MAX_BYTES`, only some connections are read: those with less than an
+   equal share of it, and one of the others, the one that holds most. That one completes its message, or (1) ends it. So
+   one large message after the other gets its turn. All links together hold at most twice `HELD_MAX_BYTES`, one message,
+   and one read of each connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Inbound:
     def __init__(self) -> None:
         self.held_bytes = 0
         self._holders: dict[Holder, None] = {}
-        self._first: Holder | None = None  # is read while too much is held
+        self._first: Holder | None = None  # the one large holder that is read while too much is held
         self._less = trio.Event()
 
     def progress_bytes(self, holder: Holder) -> int:
@@ -56,7 +56,7 @@ class Inbound:
         self._less = trio.Event()
 
     async def turn(self, holder: Holder) -> bool:
-        """Return when `holder` may read; True: it had to wait."""
+        """Wait until `holder` may read; return whether it had to wait."""
         waited = False
         while self.held_bytes > HELD_MAX_BYTES and self._is_large(holder) and self._next() is not holder:
             waited = True

@@ -1,8 +1,8 @@
-"""The broker as the host of its tables: `lake_jobs.Host` over `server.management.Management`; and the check of users.
+"""The broker as the host of its tables: `lake_jobs.Host` over `server.management.Management`.
 
-1. A table writes files where the broker may, so only an administrator sets its parameter, and only for places that the
-   operator's setting allows. If a place is no longer allowed, the state of the table says so.
-2. Two parameters never name the same table: each would take it over from the other one.
+1. A table writes files with the rights of the broker. So only an administrator may set its parameter, and only for
+   places that the operator's setting allows. If a place is no longer allowed, the state of the table says so.
+2. Two parameters never name the same table: each would take the table over from the other one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LakeHost:
         return []
 
     def _tables(self, value: object) -> Collection[object]:
-        """Return which tables a parameter has, without a look at its schema, which may be large."""
+        """Return the tables that a parameter names, without reading its schema, which may be large."""
         if isinstance(value, dict) and isinstance(value.get("schema"), dict):
             value = {**value, "schema": {}}
         try:

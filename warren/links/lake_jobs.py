@@ -1,20 +1,20 @@
-"""Tables that the broker itself keeps up to date: which tables should run, that they run, and their state.
+"""Tables that the broker itself keeps up to date: which of them should run, how they are kept running, their state.
 
     state        a table                                             becomes
     starting     will begin                                          running, failing, terminated
     running      follows                                             failing, terminated, starting (the process ended)
-    failing      has met something, and tries again by itself        running, terminated, starting
-    terminated   has ended with something that somebody has to       starting, when its parameter is another one or
-                 change                                              when somebody restarts it
+    failing      has met an error, and tries again by itself         running, terminated, starting
+    terminated   has ended with an error that somebody has to        starting, when its parameter is changed or
+                 correct                                             when somebody restarts it
     held         must not run until links are released               starting
                  (``server/held_links.py``)
 
-1. All tables of a broker are in one process beside it (``lake_process.py``), which is there while there are any. When
-   it ends, however it does, it is started again, after a pause that doubles up to `PAUSE_MAX_S`.
-2. Tables depend on nothing that is kept here: a table's own commits record how far it is. So a process that is killed
-   at any moment loses and doubles nothing.
-3. A table never runs twice: a changed table starts when the former one has ended. If one does not end within `STOP_S`,
-   the process is killed with it.
+1. All tables of a broker run in one process beside it (``lake_process.py``), which exists while any table has to run.
+   If it ends for any other reason it is started again, after a pause that doubles up to `PAUSE_MAX_S`.
+2. Tables do not depend on the state here: a table's own commits record how far it is. So killing the process at any
+   moment loses nothing, and writes nothing twice.
+3. A table never runs twice: a changed table starts when the previous one has ended. If that one does not end within
+   `STOP_S`, the process is ended, with all tables.
 4. At most `JOBS_MAX` tables run; each has up to ``max_bytes`` in memory.
 5. States, logs and reasons hold no credentials.
 6. Counts continue when a table or the process restarts.
@@ -39,7 +39,7 @@ TERMINATED: Final = "terminated"
 HELD: Final = "held"
 ENDED: Final = "ended"  # as reported by the process
 STATES: Final = (STARTING, RUNNING, FAILING, TERMINATED, HELD)
-IDLE: Final = (TERMINATED, HELD)  # until something is changed
+IDLE: Final = (TERMINATED, HELD)  # a table stays like this until somebody changes something
 JOBS_MAX: Final = 100
 LOOK_S: Final = 1.0
 STOP_S: Final = 60.0
@@ -55,7 +55,7 @@ Key = tuple[str, str]
 class Host(Protocol):
     """The broker around the tables."""
 
-    places: str  # where they may be: the setting
+    places: str  # the setting: where tables may be
     descriptors_below: int
 
     @property
@@ -89,7 +89,7 @@ class Host(Protocol):
         """Return where the process reaches this broker."""
 
     def admit(self, vhost: str) -> str:
-        """Return a token for that."""
+        """Return a token with which the process may use `vhost` of this broker."""
 
     def dismiss(self, token: str) -> None:
         """Revoke the token."""
@@ -100,7 +100,7 @@ class Host(Protocol):
 
 @dataclass
 class _Job:
-    """One table that should be there, or is on its way out. `number`: of it in the process, 0 while it is not there."""
+    """One table that should run, or has to end. `number`: its number in the process; 0 while it is not in it."""
 
     vhost: str
     name: str
@@ -113,19 +113,19 @@ class _Job:
     number: int = 0
     token: str = ""
     removed: bool = False
-    stop_at: float | None = None  # when it has to have ended; trio's
-    begin_at: float = 0.0  # trio's
+    stop_at: float | None = None  # when it must have ended, by trio's clock
+    begin_at: float = 0.0  # not earlier, by trio's clock
     pause_s: float = 0.0  # before the next try
-    before: dict[str, int] = field(default_factory=dict)  # the counts before it began the last time
-    counts: dict[str, int] = field(default_factory=dict)  # since
+    before: dict[str, int] = field(default_factory=dict)  # the counts before its last start
+    counts: dict[str, int] = field(default_factory=dict)  # the counts since its last start
     waiting: int = 0
     committed_at: float = 0.0
     caught_up_at: float = 0.0
     step_s: float = 0.0
-    problem: str = ""  # in the log already
+    problem: str = ""  # the reason that was logged last
 
     def total(self, name: str) -> int:
-        """Return the total counts."""
+        """Return the total of the count called `name`."""
         return self.before.get(name, 0) + self.counts.get(name, 0)
 
 
@@ -139,11 +139,11 @@ class LakeJobs:
         self._by_number: dict[int, _Job] = {}
         self._last_number = 0
         self._changed = trio.Event()
-        self._is_stale = True  # whether there may be other parameters than `_look` has seen
-        self._told = ""  # why the process ended the last time, in the log already
+        self._is_stale = True  # whether the parameters may have changed since the last `_look`
+        self._told = ""  # why the process ended the last time, as it was logged
         self._former: dict[Key, _Job] = {}  # previous jobs of tables that restart
         self._process: LakeProcess | None = None
-        self.processes = 0  # that were started
+        self.processes = 0  # how many were started
         self.memory_bytes = 0
         host.subscribe(self._note_change)
 
@@ -189,7 +189,7 @@ class LakeJobs:
             return str(error)
         self.processes += 1
         self._process = process
-        ends: list[str | None] = []  # the first is why it ended; ``""``: it is not needed; None: it ended by itself
+        ends: list[str | None] = []  # the first says why it ends; ``""``: it is not needed; None: it ended by itself
 
         async def until_it_ends(nursery: trio.Nursery, work: Callable[[], Awaitable[None]], end: str | None) -> None:
             try:
@@ -209,7 +209,7 @@ class LakeJobs:
             self._process, self.memory_bytes = None, 0
             for job in list(self._by_number.values()):
                 self._is_out(job)
-            self._is_stale = True  # of those that were to end, some have not said so
+            self._is_stale = True  # tables that were told to end have ended with it, without a report
         reason = how if ends[0] is None else ends[0]
         words = process.last_words() if reason else ""
         return f"{reason}: {words}" if words else reason
@@ -217,7 +217,7 @@ class LakeJobs:
     # --- which there should be ------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Find out which tables there should be; those that should not are on their way out."""
+        """Find out which tables there should be, and mark all others for removal."""
         if not self._is_stale:
             return
         self._is_stale = False
@@ -267,7 +267,7 @@ class LakeJobs:
             if await self._host.url() != url:
                 raise ProcessFailed("must reach this broker at another address")
             for key, job in list(self._jobs.items()):
-                if self._jobs.get(key) is job:  # still, after the calls meanwhile
+                if self._jobs.get(key) is job:  # it may have been replaced during the calls before
                     await self._direct_one(process, url, job)
             with trio.move_on_after(LOOK_S):
                 await self._changed.wait()
@@ -391,7 +391,7 @@ class LakeJobs:
         return found
 
     def _lag_s(self, job: _Job) -> float | None:
-        """Return for how long something has not been in the table; None: that is not known."""
+        """Return for how long the table has lacked something; None: that is not known."""
         if job.caught_up_at == 0:
             return None
         return round(max(0.0, self._host.now() - job.caught_up_at), 3) if job.waiting else 0.0

@@ -1,12 +1,13 @@
-"""The process in which tables follow: the broker starts it, talks to it, listens to it, and ends it.
+"""The process in which tables follow: the broker starts it, sends it orders, listens to it, and ends it.
 
-`warren.lake.served` describes the lines.
+`warren.lake.served` describes the lines that both sides write.
 
-1. Nothing here waits for the process forever: it may hang, say nothing, say too much, or not read its input. Any such
-   failure raises `ProcessFailed` and ends the process.
+1. Nothing here waits for the process forever: it may hang, write nothing, write too much, or not read its input. Any
+   such failure raises `ProcessFailed` and ends the process.
 2. Its output is bounded: a line has `LINE_MAX` bytes at most, and both outputs are read at a pace that costs the broker
-   little; a process that writes more has to wait. Of its standard error the end is kept.
-3. It is ended by the end of its input, and killed after `GRACE_S`. Its number is never used after it was waited for.
+   little. A process that writes more has to wait. Only the end of its standard error is kept.
+3. To end it, the broker closes its input, and kills it after `GRACE_S`. The process id is not used after the process
+   was waited for, since another process may have it by then.
 """
 
 from __future__ import annotations
@@ -46,20 +47,20 @@ def redact(text: str) -> str:
 
 
 class ProcessFailed(Exception):
-    """The process has ended, or was ended, for the reason said."""
+    """The process has ended, or has to be ended. The text is the reason."""
 
 
 def command() -> list[str]:
-    """Return how the process is started: with this interpreter, and no module of the working directory (-P)."""
+    """Return the command of the process: this interpreter, without modules from the working directory (-P)."""
     return [sys.executable, "-P", "-m", "warren.lake.served"]
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment of the process: that of the broker, where this package is, and how it takes memory.
+    """Return the environment of the process: the broker's, with the path of this package and the settings of memory.
 
     Memory that it frees goes back to the system (``spark_bridge/commands.py`` (5)).
     """
-    import sysconfig  # it reads how Python was built, which is much
+    import sysconfig  # only here: it loads much about how Python was built
 
     root = str(Path(__file__).parents[2])
     found = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_MMAP_THRESHOLD_": str(1 << 19), **given}
@@ -80,7 +81,7 @@ class LakeProcess:
         """Send it a line.
 
         Raises:
-            ProcessFailed: it does not take it.
+            ProcessFailed: it does not accept the line.
         """
         assert self._process.stdin is not None
         with trio.move_on_after(TOLD_WITHIN_S) as scope:
@@ -121,7 +122,7 @@ class LakeProcess:
             await trio.sleep(PACE_S)
 
     def last_words(self) -> str:
-        """Return the last line that it said at standard error, without credentials."""
+        """Return the last line of its standard error, without credentials."""
         lines = [line.strip() for line in self._stderr.decode(errors="replace").splitlines()]
         said = next((line for line in reversed(lines) if line), "")
         return redact(said)
@@ -160,7 +161,7 @@ async def start(arguments: Sequence[str], descriptors_below: int) -> LakeProcess
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(),
-            start_new_session=True,  # Ctrl-C at a terminal is the broker's, which ends it in its own time
+            start_new_session=True,  # Ctrl-C at a terminal goes to the broker, which ends this process when it is time
         )
     except (OSError, MemoryError, RuntimeError) as error:
         raise ProcessFailed(f"cannot be started: {error or type(error).__name__}") from None
@@ -197,5 +198,5 @@ def number_of(news: Mapping[str, Any], name: str) -> float:
 
 
 def text_of(news: Mapping[str, Any], name: str) -> str:
-    """Return a text that it tells, without credentials."""
+    """Return a text that the process reports, without credentials."""
     return redact(str(news.get(name, "")))

@@ -1,9 +1,9 @@
 """One upstream of a federated queue: messages move here while a consumer here waits for them.
 
-1. The link consumes upstream only while `Host.wants_messages` says so: the local queue is empty and has a consumer
-   with room. It consumes with priority -1: consumers at the upstream come first.
-2. Messages that had arrived when demand ended are still moved; at most prefetch-count messages.
-3. Publishes are mandatory: a queue that is deleted under way ends the attempt, and the messages stay upstream.
+1. The link consumes upstream only while `Host.wants_messages` is true: the local queue is empty and has a consumer with
+   room. It consumes with priority -1: consumers at the upstream come first.
+2. Messages that have arrived when the demand ends are still moved: at most prefetch-count of them.
+3. Publishes are mandatory: if the local queue is deleted meanwhile, the attempt ends, and the messages stay upstream.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class QueueLink(FederationLink):
         await self.move(moving, partial(self._follow, inbound))
 
     async def _ensure_upstream(self, remote: LinkConnection) -> None:
-        """Make sure of the upstream queue: with the properties of ours if it is not there, else as it is."""
+        """Make sure that the upstream queue exists, whatever its properties; create it with those of ours if not."""
         probe = await remote.open_channel()
         try:
             await probe.look_at_queue(self.upstream_queue)

@@ -1,10 +1,10 @@
 """Dynamic shovels: the parameter, and one attempt to move messages from a queue or exchange to another broker.
 
 1. A stored parameter has passed `validate`; `parse` can fail only for a parameter that was stored in another way.
-2. `Shovel.attempt` returns when src-delete-after is reached, and only then; everything else raises. The rest of the
-   limit survives a lost connection, so that the limit is met exactly.
-3. A destination queue that is deleted under way ends the attempt before anything is acked: publishes to a queue are
-   mandatory. Publishes to an exchange are not: the owner of the exchange decides whether a queue is bound to it.
+2. `Shovel.attempt` returns only when src-delete-after is reached; any other end raises. After a lost connection the
+   next attempt continues with the rest of the limit, so the limit is met exactly.
+3. Publishes to a queue are mandatory: if the queue is deleted meanwhile, the attempt ends before the message is acked.
+   Publishes to an exchange are not: the owner of the exchange decides whether a queue is bound to it.
 
 Source: RabbitMQ's dynamic shovels, keys and sentences of 3.10; ``src-predeclared``, ``dest-predeclared`` and the
 protocol ``local`` of later versions. AMQP 1.0 is not spoken.
@@ -138,7 +138,7 @@ def _first(given: Mapping[str, Any], *keys: str) -> Any:
 
 @dataclass(frozen=True)
 class Definition:
-    """A parsed shovel parameter. Names that are None were not given. ``parameter``: it as it was stored."""
+    """A parsed shovel parameter. Names that are None were not given. ``parameter``: the stored value."""
 
     parameter: Json = field(repr=False)
     src_uris: tuple[BrokerUri, ...]
@@ -239,7 +239,7 @@ class Shovel:
         """Connect, call `running` and move messages; return when src-delete-after is reached.
 
         Raises:
-            BrokerError: the error met meanwhile.
+            BrokerError: the error that ended it before.
         """
         failure: BrokerError | None = None
         opened: list[LinkConnection] = []
@@ -270,7 +270,7 @@ class Shovel:
         source, self._src_uri = await self._endpoints.open(nursery, self.vhost, definition.src_uris, name)
         opened.append(source)
         destination, self._dest_uri = await self._endpoints.open(nursery, self.vhost, definition.dest_uris, name)
-        # Closed first: the acks for its confirms have yet to go out on the other one.
+        # The destination is closed first: acks that follow from its confirms still have to go out to the source.
         opened.insert(0, destination)
         outbound = await destination.open_channel()
         if definition.dest_queue is not None:
@@ -286,7 +286,7 @@ class Shovel:
         no_ack = definition.ack_mode == transfer.NO_ACK
         if limits and not no_ack:
             await inbound.qos(prefetch(min(limits)))
-        # Before the first delivery, for `transfer.Transfer` notices everything that has happened when it starts.
+        # No `Transfer` runs yet. That is safe: when it starts, it notices everything that has happened before.
         await inbound.consume(queue, no_ack=no_ack, arguments=definition.src_consumer_arguments)
         self._transfer = Transfer(inbound, outbound, definition.ack_mode, self._rewriter(), self._remaining)
         running()

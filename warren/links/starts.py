@@ -1,8 +1,8 @@
-"""The order in which links begin an attempt, and notice its failure: one after the other, however many exist.
+"""Links begin their attempts, and give up lost connections, one after the other, however many links exist.
 
-Either costs a millisecond or more. Vhosts take turns with starts: so a vhost with thousands of links delays a link of
-another vhost by one attempt each. If one upstream loses many connections at once, they are given up in the order in
-which the losses were noticed.
+Each of these costs a millisecond or more. Vhosts take turns to start links, so a vhost with thousands of links delays
+the start of a link of another vhost by one attempt only. If many connections are lost at once, they are given up in the
+order in which the losses were noticed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Starts:
             await turn.wait()
         finally:
             line = self._lines.get(vhost, {})
-            if turn in line:  # it is given up
+            if turn in line:  # the link was cancelled before its turn came
                 del line[turn]
                 if not line:
                     del self._lines[vhost]
@@ -54,14 +54,14 @@ class Starts:
 
 
 class Ends:
-    """The connections that are lost. One that is lost alone is given up at once."""
+    """Gives turns to lost connections. A connection that is lost alone is given up at once."""
 
     def __init__(self) -> None:
         self._line = trio.Lock()  # first come, first served; a cancelled link leaves no gap
         self._next_s = 0.0
 
     async def wait(self) -> None:
-        """Wait until the next one may be given up."""
+        """Wait until the caller's connection may be given up."""
         async with self._line:
             await trio.sleep_until(self._next_s)
             self._next_s = trio.current_time() + END_EVERY_S

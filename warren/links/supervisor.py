@@ -1,19 +1,18 @@
-"""Which links should exist, and that they run: from parameters and policies to tasks and their status.
+"""Keeps the links running that should exist: derives them from parameters and policies; their tasks and status.
 
-1. Each link is a task of its own. An error in one, faults of ours included, ends its attempt and nothing else; the link
+1. Each link is a task of its own. An error in one, even a bug of ours, ends its attempt and nothing else. The link
    tries again after its reconnect delay. A link whose delay is too long to wait for is switched off. An error in a
    parameter or policy does not affect the links that run.
-2. A link never runs twice: a changed link starts when the former one has ended.
-3. A link that is removed for good cleans up at its upstream, for `CLEAN_UP_S` at most; so does one that is to use
-   another object there. A link that stops because the broker stops does not, nor one whose objects another link has
-   or will have.
+2. A link never runs twice: a changed link starts when the previous one has ended.
+3. A link cleans up at its upstream, for at most `CLEAN_UP_S`, when it is removed for good or has to use another object
+   there. It does not clean up when the broker stops, or if another link has its objects or will have them.
 4. Status, logs and reasons hold no credentials.
 5. A vhost has `LINKS_MAX` links at most: the first of its shovels, federated exchanges and federated queues. Attempts
-   begin one after the other (`links.starts`), and the wanted links are computed in pieces: policies and upstreams
-   multiply, and a user that may set them can have every queue ask for a link to every upstream.
-6. While links are held (`Host.held_reason`) none runs. Each is shown as held; a release makes all of them begin.
-7. This computation takes a fifth of the time at most: thousands of parameters that come one by one are handled in a
-   few passes, not all of them after each one.
+   begin one after the other (`links.starts`). The wanted links are computed in pieces, since the numbers of policies
+   and upstreams multiply: a user who may set them can make every queue ask for a link to every upstream.
+6. While links are held (`Host.held_reason`), no link runs, and each is shown as held. A release starts all of them.
+7. Computing the wanted links takes at most a fifth of the time. So if thousands of parameters are set one by one, a few
+   passes handle them, instead of one pass for each.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ TERMINATED: Final = "terminated"
 HELD: Final = "held"
 DONE: Final = "src-delete-after is reached"
 CLEAN_UP_S: Final = 10.0
-# A federation link has no way to say "never again", so 0 is a short delay.
+# Shovels have 0 for "never again". Federation links have no such value: for them 0 is a short delay.
 DELAY_MIN_S: Final = 0.1
 LINKS_MAX: Final = 2000
-AT_ONCE: Final = 64  # looked at without giving way; a URI counts like a link
-URI_CHARACTERS: Final = 256  # count like a URI
+AT_ONCE: Final = 64  # links that are looked at before other tasks get a turn; a URI counts like a link
+URI_CHARACTERS: Final = 256  # so many characters count like a URI
 PAUSE_PER_S: Final = 4.0  # for each second of computing the wanted links
 Key = tuple[str, ...]
-Spec = tuple[Hashable, bool]  # whether it is held
+Spec = tuple[Hashable, bool]  # the settings of a link, and whether it is held
 Wanted = dict[Key, tuple[Spec, Callable[[], Shovel | FederationLink], int]]  # spec, how it is made, and its cost
 
 
 @dataclass
 class _Entry:
-    """One link that should be there, or is on its way out."""
+    """One link that should exist, or has to end."""
 
     key: Key
     spec: Spec
@@ -73,7 +72,7 @@ class _Entry:
 
 
 class _Pace:
-    """Gives way after so much of a long computation."""
+    """Gives other tasks a turn after each `AT_ONCE` units of a long computation."""
 
     def __init__(self) -> None:
         self._done = 0
@@ -86,7 +85,7 @@ class _Pace:
 
 
 def _cost(value: Json) -> int:
-    """Return how much a look at a parameter costs: its URIs or, of a set, its members take long."""
+    """Return how much a look at a parameter costs: its URIs take long, or the members of a set."""
     if isinstance(value, list):
         return 1 + len(value)
     found = [value.get(key) for key in ("uri", "src-uri", "dest-uri")] if isinstance(value, Mapping) else []
@@ -118,10 +117,10 @@ class Supervisor:
         self._by_place: dict[Key, dict[Key, _Entry]] = {}  # by kind, vhost and name
         self._stale = True
         self._changed = trio.Event()
-        self._told: set[tuple[str, str, str, str]] = set()  # parameters that cannot be used, in the log already
-        self._crowded: set[str] = set()  # vhosts that want more links than they may have, in the log already
+        self._told: set[tuple[str, str, str, str]] = set()  # parameters that were logged as unusable
+        self._crowded: set[str] = set()  # vhosts that were logged as wanting too many links
         self._starts = Starts()
-        # The objects upstream of all links that there should be. Not of those that run: while one is changed, it ends.
+        # The upstream objects of all links that should exist, even of those that do not run because they are changed.
         self._in_use: set[Hashable] = set()
 
     # --- calls of the host ----------------------------------------------------------------------------------------
@@ -150,7 +149,7 @@ class Supervisor:
                 entry.link.demand_changed()
 
     def _of(self, *place: str) -> list[_Entry]:
-        """Return the entries of a kind, vhost and name, without a look at all others."""
+        """Return the entries of a kind, vhost and name, without searching all others."""
         return list(self._by_place.get(place, {}).values())
 
     def _add(self, entry: _Entry) -> None:
@@ -217,11 +216,11 @@ class Supervisor:
             self._set(entry, TERMINATED, str(error))
             return
         except Exception as error:
-            # A fault of ours, in this link only.
+            # A bug of ours affects only this link.
             self._set(entry, TERMINATED, f"internal error: {redact(repr(error))}")
             return
         if reason := self._host.held_reason:
-            entry.spec = (spec[0], True)  # it was perhaps not held when `spec` was found
+            entry.spec = (spec[0], True)  # links may have been held after `spec` was computed
             self._set(entry, HELD, reason)
             return
         entry.has_task = True
@@ -311,7 +310,7 @@ class Supervisor:
             self._set(entry, TERMINATED, f"switched off: {redact(repr(error))}")
         entry.has_task = False
         if not entry.scope.cancelled_caught:
-            # It is done, and stays to be looked at until its parameter is gone or another one.
+            # It is done. Its status stays visible until its parameter is gone or changed.
             self.definitions_changed()
             return
         if entry.removed and isinstance(link, FederationLink) and link.upstream_objects().isdisjoint(self._in_use):
@@ -341,7 +340,7 @@ class Supervisor:
             except BrokerError as error:
                 reason = str(error)
             except Exception as error:
-                # A fault of ours, in this link only.
+                # A bug of ours affects only this link.
                 reason = f"internal error: {redact(repr(error))}"
             self._set(entry, TERMINATED, reason)
             delay_s = link.reconnect_delay_s

@@ -1,17 +1,18 @@
 """The part all links share: deliveries of a source channel become publishes on a destination channel.
 
-1. on-confirm: a delivery is acked at the source only after the destination has confirmed its publish; whatever fails
-   in between, the source still has it. on-publish: after its bytes went to the operating system. no-ack: never.
-2. Acks are cumulative and go up to the oldest publish that is not settled; a delivery that is not forwarded
-   (hops) is settled when all before it are.
-3. A publish that the destination refuses (basic.nack) is given back to the source queue, and nothing more is
-   published for `RETRY_S`, so that a full destination costs no busy loop. A mandatory message that comes back
-   ends the transfer before its confirm is looked at: it stays in the source.
-4. If the headers of a message leave no room for the link's own headers, the message is sent without them or not at all:
-   the link decides. Otherwise it would stop all messages after it, for as long as it exists.
-5. With a limit exactly so many messages are settled; deliveries beyond it go back when the channel closes.
-6. At most `PENDING_MAX` publishes and a batch wait for confirms, whatever the source sends and the destination leaves
-   unanswered. Nothing more is taken from a source that does not read its acks.
+1. The ack mode says when a delivery is acked at the source. on-confirm: only after the destination has confirmed its
+   publish, so the source still has it if anything fails before. on-publish: after its bytes went to the operating
+   system. no-ack: never.
+2. Acks are cumulative, and stop before the oldest publish that is not settled. A delivery that is not forwarded (too
+   many hops) is settled when all before it are.
+3. A publish that the destination refuses (basic.nack) is requeued at the source. Then nothing is published for
+   `RETRY_S`: a full destination must not cause a busy loop. If a mandatory message comes back, the transfer ends before
+   it handles the confirm of that message: the message stays in the source.
+4. If the headers of a message leave no room for the link's own headers, the link decides whether the message is sent
+   without them or not at all. Otherwise the message would block all messages after it, as long as it exists.
+5. With a limit, exactly so many messages are settled. Deliveries beyond it are requeued when the channel closes.
+6. At most `PENDING_MAX` publishes and a batch wait for confirms, however many the source sends. While a source does not
+   read its acks, nothing more is taken from it.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ ON_CONFIRM: Final = "on-confirm"
 RETRY_S: Final = 1.0
 SPARE_CONFIRMS: Final = 100
 PENDING_MAX: Final = 1 << 16  # the largest prefetch count
-# Deliveries handled in one go, before the other tasks get their turn.
+# Deliveries that are handled before other tasks get a turn.
 BATCH: Final = 50
-# Limit for headers, which links read and write: this number of bytes takes about a millisecond.
+# The same limit for headers, which links read and write: so many bytes take about a millisecond.
 BATCH_HEADER_BYTES: Final = 16 << 10
 
 
@@ -47,20 +48,20 @@ class Publish(NamedTuple):
     mandatory: bool
 
 
-# The properties of a delivery, with the headers of the link, or without; None: it is not forwarded.
+# Makes the publish of a delivery, with the headers of the link (True) or without; None: it is not forwarded.
 Rewrite = Callable[[Delivery, bool], Publish | None]
 
 
 class SettlementWindow:
     """Publishes not yet settled, in order, each with the delivery tag it came from.
 
-    Confirms of single publishes are kept until their turn comes; so many at most as publishes wait, and some.
-    A refusal costs the same however many publishes wait.
+    Confirms of single publishes are kept until all publishes before are settled: at most two for each publish that
+    waits, and `SPARE_CONFIRMS`. The cost of a refusal does not depend on how many publishes wait.
     """
 
     def __init__(self) -> None:
-        # Sequence number to delivery tag, oldest first; a delivery that is not forwarded has a negative number of its
-        # own. Not a dict: it finds its first entry only after a look at all that were removed.
+        # Sequence number to delivery tag, oldest first. A delivery that is not forwarded has a negative number of its
+        # own. Not a dict: that would search through all removed entries to find its first one.
         self._waiting: OrderedDict[int, int] = OrderedDict()
         self._skips = 0
         self._confirmed_to = 0
@@ -86,9 +87,9 @@ class SettlementWindow:
             self._single.add(confirm.sequence)
 
     def refused(self, confirm: Confirm) -> list[int]:
-        """Take in a nack of the destination; return the delivery tags it means, which are gone from here.
+        """Take in a nack of the destination; remove and return the delivery tags that it covers.
 
-        After one that is `multiple`, everything that it means is settled: call `settle` before the next one.
+        A `multiple` nack also settles the confirmed publishes that it covers: call `settle` before the next nack.
         """
         waiting = self._waiting
         if not confirm.multiple:
@@ -108,7 +109,7 @@ class SettlementWindow:
         return sequence <= self._confirmed_to or sequence in self._single
 
     def settle(self) -> tuple[int, int]:
-        """Return the delivery tag up to which all is settled (0: none newly), and the number of those publishes."""
+        """Return the delivery tag up to which all is settled (0: nothing new), and how many publishes that settles."""
         tag = count = 0
         waiting = self._waiting
         while waiting:
@@ -119,7 +120,7 @@ class SettlementWindow:
             tag = waiting.popitem(last=False)[1]
             count += sequence > 0
         if len(self._single) > 2 * len(waiting) + SPARE_CONFIRMS:
-            # The destination has confirmed some publishes twice: those no longer wait.
+            # The destination has confirmed some publishes twice: drop the confirms of those that no longer wait.
             self._single &= waiting.keys()
         return tag, count
 
@@ -237,7 +238,7 @@ class Transfer:
         if message is None:
             if self._ack_mode == ON_CONFIRM:
                 self._window.skipped(delivery.delivery_tag)
-                # No publish may be outstanding whose confirm would settle this one as well.
+                # If no publish is outstanding before this one, no confirm will come that settles it.
                 if len(self._window) == 1:
                     self._ack_settled()
             return
@@ -250,7 +251,7 @@ class Transfer:
             self.to_publish -= 1
 
     def _takes(self, message: Publish, delivery: Delivery) -> bool:
-        """Tell whether the destination accepts the link's changes to the properties, if there are any."""
+        """Tell whether the destination accepts the properties as the link has changed them, if it has."""
         return message.properties is delivery.properties or self._destination.takes(message.properties)
 
     async def _settle(self) -> None:

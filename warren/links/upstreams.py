@@ -5,9 +5,9 @@
     federation-upstream-set       those of the set; ``all`` means every upstream of the vhost
     federation-upstream-pattern   those whose name matches, unanchored
 
-1. A member of a set may override settings of its upstream. Upstreams that do not exist are passed over: they may
-   come later.
-2. A URI without vhost means the vhost of the same name as the downstream's.
+1. A member of a set may override settings of its upstream. Upstreams that do not exist are skipped: they may be set
+   later.
+2. A URI without a vhost means the vhost with the name of the downstream's vhost.
 
 Source: RabbitMQ's federation, keys and sentences of 3.10; ``queue-type`` of later versions.
 """
@@ -31,8 +31,8 @@ UPSTREAM_SET: Final = "federation-upstream-set"
 UPSTREAM_PATTERN: Final = "federation-upstream-pattern"
 ALL: Final = "all"
 RECONNECT_DELAY_S: Final = 5.0
-MEMBERS_MAX: Final = 2000  # of a set; a vhost has so many links. They are looked at in one go
-HOPS_MAX: Final = 0x7FFF  # limit of the room in the binding of a federation link
+MEMBERS_MAX: Final = 2000  # of a set: as many as a vhost has links. All are looked at without a pause
+HOPS_MAX: Final = 0x7FFF  # a federation link writes it into the arguments of bindings, as a signed number of 16 bits
 _SETTINGS: Final = (
     optional("exchange", validation.short_text),
     optional("queue", validation.short_text),
@@ -83,7 +83,7 @@ def validate_upstream_set(name: str, value: Json) -> list[str]:
 
 @dataclass(frozen=True)
 class Upstream:
-    """One upstream as a policy means it: settings of the parameter and of the set member together."""
+    """One upstream of a policy: the settings of its parameter, with those of the set member over them."""
 
     name: str
     uris: tuple[BrokerUri, ...]
@@ -103,12 +103,12 @@ class Upstream:
 
 
 def _maybe_pattern(text: str) -> Any:
-    """Compile the pattern of a policy; None for one that cannot be, which no policy has."""
-    import re2  # 3 MB, which brokers without such a policy save
+    """Compile the pattern of a policy; None if it is not valid, which no policy allows."""
+    import re2  # takes 3 MB: brokers without such a policy save them
 
     options = re2.Options()
     options.log_errors = False
-    options.never_capture = True  # otherwise a match is searched once more, for its groups
+    options.never_capture = True  # otherwise RE2 searches each match a second time, for its groups
     try:
         return re2.compile(text, options)
     except re2.error:
@@ -173,12 +173,12 @@ class UpstreamBook:
             self.problems.append((parameter, "; ".join(wrong)))
 
     def resolve(self, vhost: str, policy: Policy) -> list[Upstream]:
-        """Return the upstreams that `policy` means in `vhost`, by name; each name once."""
+        """Return the upstreams that `policy` names in `vhost`, in the order of their names; each once."""
         made = (maybe_upstream(name, vhost, settings) for name, settings in self.chosen(vhost, policy))
         return [each for each in made if each is not None]
 
     def chosen(self, vhost: str, policy: Policy) -> list[tuple[str, Mapping[str, Any]]]:
-        """Return names and settings of the upstreams that `policy` means in `vhost`, by name; each name once."""
+        """Return the names and settings of these upstreams, in the order of their names; each once."""
         known = self._upstreams.get(vhost, {})
         chosen = {name: settings for name, settings in self._members(vhost, known, policy) if settings is not None}
         return sorted(chosen.items(), key=lambda each: each[0])

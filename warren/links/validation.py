@@ -18,7 +18,7 @@ from warren.amqp.numbers import is_long, is_number
 from warren.amqp_client.redaction import redact, redact_uri
 from warren.links.amqp_uri import SHORT_MAX_BYTES, UriError, parse_uri
 
-# They are looked at in one go.
+# All of them are looked at without a pause.
 URIS_MAX: Final = 100
 URIS_MAX_CHARACTERS: Final = 64 << 10
 Json = object
