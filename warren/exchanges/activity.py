@@ -1,4 +1,4 @@
-"""Finds the exchanges, among many, in which something has happened since the last look (see ``queues.activity``)."""
+"""Finds the exchanges, among many, whose counters have changed since the last look (see ``queues.activity``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from warren.queues.activity import MIX
 
 
 def changed_exchanges(exchanges: list[Exchange]) -> list[Exchange]:
-    """Return those in which a counter has changed since the last call, and new ones."""
+    """Return the exchanges that are new, or have a counter that has changed since the last call."""
     changed: list[Exchange] = []
     for exchange in exchanges:
         activity: i64 = exchange.published_in * MIX + exchange.spread

@@ -1,11 +1,10 @@
-"""A binding: the standing order of an exchange to pass on messages that match a binding key and arguments.
+"""A binding: makes an exchange pass on messages that match a binding key and arguments to a destination.
 
-1. Identity is (source, destination, routing_key, arguments); arguments compare as the encoded bytes. Two bindings are
-   equal when these are, so that a binding is its own key in a dict: a million of them need no tuple each.
+1. Identity is (source, destination, routing_key, arguments); arguments compare as the encoded bytes. Two bindings with
+   the same identity are equal, so a binding is its own key in a dict: a million of them need no tuple each.
 2. A bound binding is a link of two chains of its source exchange: the bindings to the same destination, and
-   the bindings that its exchange type looks up together (the same routing key). The chains live in the
-   bindings, so a hundred thousand bindings need no list or set each, and taking one out costs the same
-   wherever it stands.
+   the bindings that its exchange type looks up together (the same routing key). The links are in the bindings
+   themselves: a hundred thousand bindings need no list or set, and removing one costs the same wherever it is.
 3. An unbound binding is in no chain and refers to no other binding.
 
 A chain is known by its first binding. The ``previous`` of the first is the last, the ``next`` of the last is
@@ -33,7 +32,7 @@ class Binding:
         self.source = source
         self.destination = destination
         self.routing_key = routing_key
-        # Most have none: these need not keep four bytes of their own.
+        # Most bindings have no arguments: they share one object.
         self.arguments = EMPTY_TABLE if arguments == EMPTY_TABLE else arguments
         self.next_to_destination: Binding | None = None
         self.previous_to_destination: Binding | None = None

@@ -1,10 +1,10 @@
 """The common part of exchange types that give each message to one of their destinations.
 
-1. A change of the bindings costs only what it changes (`WeightedPlaces`), and a message at most two binary searches,
-   however many bindings there are. So a client may change a binding between any two messages.
+1. Changes of bindings, and messages between them, cost far less than one step for each binding (`weighted_places.py`
+   (2)). So a client may change a binding between any two messages.
 2. A message with several routing keys is still one message: it goes to one destination.
-3. A deleted destination whose bindings are being removed gets nothing: it leaves when it is chosen, and another one is
-   chosen.
+3. A deleted destination gets nothing, even while its bindings are still being removed. If it is chosen, it is taken
+   out, and another one is chosen.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ChoosingExchange(Exchange):
             places.remove(chosen)
 
     def _choose(self, routing_keys: list[str], content: Content) -> int:
-        """Return a place; there is at least one."""
+        """Return the chosen place; there is at least one."""
         raise NotImplementedError
 
     def _enter(self, destination: Destination) -> None:
@@ -45,7 +45,7 @@ class ChoosingExchange(Exchange):
         self.places.append(destination, 1)
 
     def _weight(self, destination: Destination, change: int) -> int:
-        """Return how many places a destination has after one more binding to it, or with -1 after one less."""
+        """Return how many places a destination has after one more binding to it (`change` 1), or one less (-1)."""
         return self.places.weight(destination) + change
 
     def _index(self, binding: Binding) -> None:

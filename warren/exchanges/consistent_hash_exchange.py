@@ -1,12 +1,12 @@
-"""Consistent hash exchanges: a hash picks the destination, a new destination takes only its own share.
+"""Consistent hash exchanges: a hash picks the destination, and a new destination takes only its own share.
 
 The binding key is a weight: the number of buckets that the destination owns. Buckets are numbered in the
-order of binding; jump consistent hashing maps a hash to a bucket, the running totals of the weights map a
+order of binding. Jump consistent hashing maps a hash to a bucket, and the running totals of the weights map a
 bucket to its owner.
 
-1. A message goes to exactly one destination, the same for the same hashed value and bindings, whatever the
-   process.
-2. Only the oldest binding to a destination counts; others to the same destination are kept and ignored.
+1. A message goes to exactly one destination. Equal hashed values go to the same destination while the bindings stay the
+   same, in every process.
+2. Only the oldest binding to a destination counts. Later ones to the same destination are kept and ignored.
 3. Memory does not grow with the weights.
 
 Source: RabbitMQ's ``x-consistent-hash``.

@@ -1,9 +1,10 @@
 """The content header of the message being routed, decoded only when a route asks for it.
 
-1. A route that depends on exchange and routing key only never decodes anything.
+1. A route that depends only on exchange and routing key decodes nothing.
 2. Each part is decoded at most once, however many exchanges look at it.
-3. Matching ends when ``steps_left`` is below 0: then some matches are missing. A step is a routing key at an exchange,
-   a node of a topic exchange's trie for a word, or a demand of a headers exchange's rule.
+3. Matching ends when ``steps_left`` is below 0: then some matches are missing. A step is one routing key at an
+   exchange, one node of a topic exchange's trie for a word, one demand of a headers exchange's rule, or one bind that
+   waits for the message at a recent history exchange.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from warren.amqp.field_table import Table, decode_table
 from warren.amqp.properties import BasicProperties, decode_properties
 from warren.exchanges.effects import Effects
 
-# Half a million bindings by the same header are one each; the worst trie of 10,000 patterns is gone through for a key.
+# Enough for half a million bindings with the same header, which take a step each, and for a key in the worst trie of
+# 10,000 patterns.
 STEPS_MAX: Final = 1 << 21
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class Content:
         self.header_payload = header_payload
         self.steps_left: i64 = STEPS_MAX
         self.effects: Effects | None = None  # exchanges on the route that act on the message
-        self.due_ms: i64 = 0  # the end of its delay, which a delayed message exchange acts on; 0: it has none
+        self.due_ms: i64 = 0  # when its delay ends, for delayed message exchanges; 0: it has none
         self._properties: BasicProperties | None = None
         self._headers: Table | None = None
 
@@ -58,7 +60,7 @@ class Content:
         return self._headers
 
     def acts(self, exchange: Exchange, *, takes: bool) -> None:
-        """Note that `exchange` acts on this message when it is accepted. `takes`: it takes it as a queue does."""
+        """Note that `exchange` acts on this message once it is accepted. `takes`: it takes the message like a queue."""
         effects = self.effects
         if effects is None:
             effects = Effects()
@@ -68,5 +70,5 @@ class Content:
             effects.takers.append(exchange)
 
     def is_taken_by(self, exchange: Exchange) -> bool:
-        """Tell whether `exchange` takes this message as a queue does."""
+        """Tell whether `exchange` takes this message like a queue."""
         return self.effects is not None and exchange in self.effects.takers

@@ -1,10 +1,10 @@
 """Delayed message exchanges: a message with a delay is held here, and routed when its time has come.
 
-1. Bindings, and what they match, are those of another type, ``x-delayed-type``. A message without a delay is routed at
-   once like there.
+1. Bindings match as in the exchange type that ``x-delayed-type`` names. A message without a delay is routed at once, as
+   by that type.
 2. A message with a delay matches nothing. The exchange takes it (`Content.acts`), holds it (``delayed_messages``), and
    routes it from here when it is due, by the bindings at that time.
-3. A held message is not unroutable: the alternate exchange is asked when it is due.
+3. A held message does not count as unroutable. The alternate exchange is asked only when the message is due.
 
 Source: RabbitMQ's delayed message exchange plugin, its texts too.
 """
@@ -36,7 +36,7 @@ DELAYED_TYPE: Final = "x-delayed-type"
 
 
 class DelayedMessageExchange(Exchange):
-    """An exchange of type ``x-delayed-message``. `inner` is one of the other type, made for it, with its bindings."""
+    """An exchange of type ``x-delayed-message``. `inner`: an exchange of the other type, which matches the bindings."""
 
     def __init__(self, declaration: ExchangeDeclaration, inner: Exchange) -> None:
         super().__init__(declaration)
@@ -45,7 +45,7 @@ class DelayedMessageExchange(Exchange):
         inner.bindings = self.bindings
         inner.by_destination = self.by_destination
         inner.downstream = self.downstream
-        self._messages: DelayedMessages | None = None  # those that it holds, once it is in a vhost
+        self._messages: DelayedMessages | None = None  # the held messages; None: it is not in a vhost yet
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
         self.match_keys([routing_key], content, found)
@@ -68,7 +68,7 @@ class DelayedMessageExchange(Exchange):
         if messages is None:
             return ACCEPTED  # the exchange was deleted after the routing
         held = message
-        if not message.due_ms:  # of a dead letter: its queues get it at once
+        if not message.due_ms:  # a dead letter: its queues get it at once
             held = message.copy()
             held.due_ms = due_time_ms(message.header_payload(), messages.log.now_ms)
             negate_delay(held)

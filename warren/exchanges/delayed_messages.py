@@ -1,12 +1,12 @@
 """The messages that a delayed message exchange holds, and when they are routed.
 
-1. A message is held once, whatever the bindings are then. It is routed when it is due, by the bindings of that time,
-   with its routing key and the keys of CC and BCC. A message that matches nothing then is gone. One whose routing takes
-   too many steps stays, and is tried again.
-2. Persistent messages are stored when the exchange is durable. The store knows them by the name of the exchange, in a
-   lane of its own (`queues.lanes`).
+1. A message is held once, whatever the bindings are when it comes. It is routed when it is due: by the bindings of that
+   time, with its routing key and the keys of CC and BCC. If it matches nothing then, it is dropped. If its routing
+   takes too many steps, it stays, and is tried again.
+2. Persistent messages are stored if the exchange is durable. The store has them by the name of the exchange, in a lane
+   of its own (`queues.lanes`).
 3. Deleting the exchange drops the messages that it holds.
-4. While a message is held its header has the keys of BCC again: envelopes are stored without them.
+4. The store does not keep the keys of BCC in an envelope. So the header of a held message has them again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DelayedMessages(Timer):
         host.held[exchange.name] = self.held
 
     def hold(self, message: Message) -> None:
-        """Hold `message` until its ``due_ms``. All holders of the message hold it until then."""
+        """Hold `message` until its ``due_ms``, which is the same for all exchanges that hold the message."""
         exchange = self._exchange
         if exchange is None:
             return
@@ -68,7 +68,7 @@ class DelayedMessages(Timer):
             self.held.begin_storing(index)
 
     def route(self, message: Message) -> i64:
-        """Route a message that is about to be released, and return its fate: it stays if that takes too many steps."""
+        """Route a message that is about to be released; return its fate. If routing takes too many steps, it stays."""
         if self._host is None or self._exchange is None:
             return RELEASED
         routed = self._host.route_released(self._exchange, _as_published(message))
@@ -95,11 +95,11 @@ class DelayedMessages(Timer):
             self._timers.at(at_ms, self)
 
     def close(self) -> None:
-        """Hold nothing more: the exchange is deleted."""
+        """Stop holding messages: the exchange is deleted."""
         self._timers.cancel(self)
         if self._host is not None and self._exchange is not None:
             self._host.held.pop(self._exchange.name, None)
-        # Both refer to this, and this to them: do not leave them to the cyclic collector.
+        # These references are cycles: break them, so that the cyclic collector is not needed.
         self._host = None
         self._exchange = None
 

@@ -1,6 +1,6 @@
 """Direct exchanges: a message goes where its routing key equals the binding key.
 
-1. A key is in the index exactly while a binding has it.
+1. A key is in the index as long as a binding has it, and no longer.
 
 Source: AMQP 0-9-1 section 3.1.3.1 "the direct exchange type".
 """

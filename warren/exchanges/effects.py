@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Effects:
-    """These exchanges, each once. `takers`: those of them that take the message as a queue does."""
+    """These exchanges, each once. `takers`: those of them that take the message like a queue."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
         self.takers: list[Exchange] = []
 
     def publish(self, message: Message) -> i64:
-        """Apply all of them to `message`. Return the greatest outcome, for the publisher."""
+        """Let all of them act on `message`. Return the greatest outcome, for the publisher."""
         outcome: i64 = 0
         for exchange in self.exchanges:
             found: i64 = exchange.publish(message)
@@ -33,7 +33,7 @@ class Effects:
         return outcome
 
     def has_takers(self) -> bool:
-        """Tell whether any of them takes the message as a queue does."""
+        """Tell whether any of them takes the message like a queue."""
         return len(self.takers) > 0
 
     def stores(self) -> bool:

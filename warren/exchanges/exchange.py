@@ -2,15 +2,15 @@
 
 1. ``bindings`` holds every binding that has this exchange as its source, once per identity, as its own key, in the
    order of binding.
-2. ``by_destination`` holds for each destination with a binding the first of its chain, ``downstream`` exactly
-   those of them that are exchanges.
+2. ``by_destination`` maps each destination with a binding to the first binding of its chain. ``downstream`` holds
+   those of the destinations that are exchanges, and no others.
 3. `bind` and `unbind` keep the type's own index (`_index`, `_unindex`) in step with ``bindings``.
 4. Removing one binding costs the same with ten and with a hundred thousand others.
 
 Bindings that end here, permissions, auto-delete and durability are the vhost's business.
 
 A type that does more than route overrides some of `enter`, `publish`, `is_used`, `maybe_bind_job`, `forget` and
-`close`, and is not ``cacheable``; other modules know these methods only, and not the type.
+`close`, and is not ``cacheable``. Other modules use only these methods, and do not ask for the type.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ SUPER_STREAM: Final = "x-super-stream"
 
 
 class BindJob(Job):
-    """Makes a binding in several turns. `is_done`: it is made or given up, or one of its ends is gone."""
+    """Makes a binding in several turns. `is_done`: it is made, was given up, or one of its ends is gone."""
 
     def __init__(self) -> None:
         self.is_done: bool = False
 
     def units(self) -> i64:
-        """Return the units of work, about, that the whole job takes."""
+        """Return about how many units of work the whole job takes."""
         raise AssertionError("overridden")
 
 
 class Exchange(Destination):
-    """An exchange of any type; the types override `match` and the upkeep of their index.
+    """An exchange of any type; the types override `match`, and how they maintain their index.
 
     ``alternate`` is the exchange for messages that match nothing here; ``""`` means no alternate. ``policy`` is the
     name of the policy that it follows. ``cacheable`` tells that the destinations depend on the bindings and the routing
@@ -67,27 +67,27 @@ class Exchange(Destination):
         table = self.table
         alternate = table.get(ALTERNATE_EXCHANGE)
         self.is_super_stream: bool = table.get(SUPER_STREAM) is True
-        self.partition_places: dict[Destination, int] | None = None  # None: to be found out (`vhosts.super_streams`)
+        self.partition_places: dict[Destination, int] | None = None  # None: not computed yet (`vhosts.super_streams`)
         self.alternate: str = alternate if isinstance(alternate, str) else ""
         self.policy: str | None = None
         self.declared_by: str = ""
         self.cacheable = True
-        # Whether all exchanges that messages may reach from here are, and the version of the topology that this is of.
+        # Whether all exchanges that messages may reach from here are cacheable, by the topology of version `looked_at`.
         self.has_cacheable_routes: bool = False
         self.looked_at: i64 = 0
         self.published_in: i64 = 0  # messages that channels published here
         self.spread: i64 = 0  # routed copies minus messages published here; may be negative
-        self.seen_activity: i64 = -1  # of `exchanges.activity`
+        self.seen_activity: i64 = -1  # belongs to `exchanges.activity`
         self.bindings: dict[Binding, Binding] = {}
-        self.binding_bytes: i64 = 0  # of their arguments
+        self.binding_bytes: i64 = 0  # the size of the arguments of all bindings
         self.by_destination: dict[Destination, Binding] = {}
         self.downstream: dict[Exchange, None] = {}
 
     @property
     def published_out(self) -> int:
-        """To how many queues the messages that channels published here went, all together.
+        """The number of copies that queues got of messages that channels published here.
 
-        Over bindings to other exchanges and alternates too: those were not published to.
+        Copies that went through other exchanges, by bindings or as alternates, count here and not there.
         """
         return int(self.published_in + self.spread)
 
@@ -109,7 +109,7 @@ class Exchange(Destination):
         return Binding(self, destination, routing_key, arguments) in self.bindings
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
-        """Append the destination of each matching binding to `found`, one possibly several times."""
+        """Append the destination of each matching binding to `found`; a destination may appear several times."""
         raise NotImplementedError
 
     def match_keys(self, routing_keys: list[str], content: Content, found: list[Destination]) -> None:
@@ -125,21 +125,21 @@ class Exchange(Destination):
         """Begin to work: the exchange is in the vhost `host` now."""
 
     def publish(self, message: Message) -> i64:
-        """Act on a message that `match` has noted the exchange for (`Content.acts`), and that passed all checks.
+        """Act on a message for which `match` has noted the exchange (`Content.acts`), after it passed all checks.
 
-        The queues of the message get it afterwards, whatever this returns: the outcome for its publisher
-        (``queues.outcome``).
+        Returns the outcome for its publisher (``queues.outcome``). The queues of the message get it afterwards,
+        whatever the outcome is.
         """
         raise AssertionError("overridden")
 
     def is_used(self) -> bool:
-        """Tell whether anything is bound here, or about to be."""
+        """Tell whether anything is bound here, or is about to be bound."""
         return len(self.bindings) > 0
 
     def maybe_bind_job(
         self, host: ExchangeHost, queue: BaseQueue, binding: Binding, by: str, done: Callable[[int], None]
     ) -> BindJob | None:
-        """Return the job that makes `binding`, which leads to `queue`; None: the vhost makes it at once.
+        """Return a job that makes `binding`, whose destination is `queue`; None: the vhost makes it at once.
 
         `done` gets the ticket to wait for.
 
@@ -159,7 +159,7 @@ class Exchange(Destination):
         """Refuse a binding key or arguments that this type cannot use.
 
         Raises:
-            ChannelException: 406, the type says why.
+            ChannelException: 406, with the reason of the type.
         """
 
     def bind(self, binding: Binding) -> bool:

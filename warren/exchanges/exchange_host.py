@@ -1,4 +1,4 @@
-"""The services of a vhost for exchanges that do more than route: they hold messages, or change their bindings later."""
+"""The services of a vhost for exchanges that do more than route: that hold messages, or make bindings later."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class RememberedBytes:
 
 
 class Routed:
-    """Where a message goes: its queues, and the exchanges that act on it. `cost`: of finding out, in queues given to.
+    """Where a message goes: its queues, and the exchanges that act on it.
 
-    ``is_complete``: False if that took too many steps; then `queues` is empty. ``has_to_wait``: for a batch that can be
-    held open.
+    `cost`: of the routing; the unit is the cost of giving a message to one queue. ``is_complete``: False if routing
+    took too many steps; then `queues` is empty. ``has_to_wait``: the message waits for a batch that it can hold open.
     """
 
     def __init__(self, queues: list[Receiver], effects: Effects | None, cost: i64) -> None:
@@ -62,9 +62,9 @@ class ExchangeHost(QueueHost):
         raise AssertionError("overridden")
 
     def make_binding(self, binding: Binding, by: str) -> int:
-        """Make a binding whose job is done. Return the ticket to wait for."""
+        """Make a binding at the end of its job. Return the ticket to wait for."""
         raise AssertionError("overridden")
 
     def delete_unused(self, exchange: Exchange, by: str) -> None:
-        """Delete `exchange` if it is auto-delete and not used any longer."""
+        """Delete `exchange` if it is auto-delete and no longer in use."""
         raise AssertionError("overridden")

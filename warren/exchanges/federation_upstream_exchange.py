@@ -1,7 +1,7 @@
-"""The exchange that a federated broker declares at its upstream: for messages to its bindings, up to max-hops.
+"""The exchange that a federated broker declares at its upstream, for messages that its bindings match.
 
-A fanout that drops messages that have taken ``x-max-hops`` hops already, or have been at the downstream before. The
-header ``x-received-from`` tells: an array of tables, one for each broker that forwarded the message.
+It is a fanout that drops messages that have taken ``x-max-hops`` hops already, or have been at the downstream before.
+The header ``x-received-from`` shows this: an array of tables, one for each broker that forwarded the message.
 
 Source: RabbitMQ's exchange federation, which declares this type with ``x-downstream-name`` (a cluster name) and
 ``x-downstream-vhost``.

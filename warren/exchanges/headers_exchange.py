@@ -6,15 +6,14 @@
     all-with-x   every one       other than x-match
     any-with-x   at least one    other than x-match
 
-A void argument asks for the presence of the header, any other for its value. ``all`` without arguments always
-agrees, ``any`` without arguments never.
+A void argument demands that the header is present; any other argument demands its value. ``all`` without arguments
+always agrees, ``any`` without arguments never.
 
-1. Values are compared, types are not, except where the values are of different kinds: an integer does not equal
-   a float, a bool or a timestamp, and the text ``1`` equals none of them. Integers agree across widths, strings
-   with binaries.
-2. A rule that needs all is looked up by one of its arguments, the rarest when it was bound; a rule that needs any is
-   looked up by each. A message looks only at the rules that share a value with it, and finds each of them once. A
-   demand of a rule that is looked at is a step of `Content.steps_left`.
+1. Values agree only within a kind: an integer does not equal a float, a bool or a timestamp, and the text ``1`` equals
+   none of them. Within a kind the type does not matter: integers agree across widths, and strings agree with binaries.
+2. A rule that needs all demands is looked up by one of them: the rarest when it was bound. A rule that needs any is
+   looked up by each. So a message looks only at rules that share a demand with it, and its destination is found once
+   for each rule. Looking at a rule takes steps of `Content.steps_left`: one for each demand if it needs all, else one.
 
 Source: RabbitMQ 3.13; in 3.10.8 the integer 1 still equals the float 1.0.
 """
@@ -43,7 +42,7 @@ _TRUE: Final = ("bool", True)
 _FALSE: Final = ("bool", False)
 _VOID: Final = ("void",)
 
-# A header with its comparable value; without a value (one element) for its presence.
+# A header and its comparable value; the header alone (one element) demands only that it is present.
 Demand = tuple[object, ...]
 
 
@@ -63,10 +62,10 @@ class HeadersRule:
             self.demands.append((key,) if value is None else (key, comparable(value)))
         # The demands by which the rule is looked up.
         self.look_ups: list[Demand] = []
-        self.steps: i64 = len(self.demands) if self.needs_all else 1  # to look at it
+        self.steps: i64 = len(self.demands) if self.needs_all else 1  # the cost of a look at the rule
 
     def agrees(self, offers: dict[Demand, None]) -> bool:
-        """Return whether a message that makes `offers`, one of them looked up, gets through."""
+        """Return whether a message with these `offers` matches; one offer is known to match a demand."""
         return not self.needs_all or all(demand in offers for demand in self.demands)
 
 
@@ -90,7 +89,7 @@ class HeadersExchange(Exchange):
         for key, value in content.headers.items():
             offers[(key,)] = None
             offers[(key, comparable(value))] = None
-        several: dict[HeadersRule, None] = {}  # found by one of their demands
+        several: dict[HeadersRule, None] = {}  # rules with several look-ups that were found before
         for demand in offers:
             rules = self._by_demand.get(demand)
             if rules is None:
@@ -158,7 +157,7 @@ class HeadersExchange(Exchange):
                 del self._by_demand[demand]
 
     def _rarest(self, demands: list[Demand]) -> Demand:
-        """Return the demand by which the fewest rules are looked up, a value rather than a presence."""
+        """Return the demand by which the fewest rules are looked up; of equals, one for a value."""
         rarest = demands[0]
         fewest = -1
         for demand in demands:

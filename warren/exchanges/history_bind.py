@@ -3,13 +3,13 @@
 1. The queue is bound when it has the whole history. The exchange also remembers messages that are published meanwhile,
    so these are brought as well. The consumers of the queue see everything from the oldest message on, in the order in
    which the exchange had it, without gaps, and nothing twice.
-2. Until then the binding does not exist: it cannot be unbound, watchers are not told, and a restart forgets it. Still
-   the exchange is in use: it is not deleted as unused, nor because its last binding has gone.
+2. Until then the binding does not exist: it cannot be unbound, watchers are not told, and a restart forgets it. But the
+   exchange counts as in use: it is not deleted as unused, nor when it loses its last binding.
 3. A bind that is under way is not begun again: a second request for the same bind waits until the first is done.
-4. When the queue or the exchange goes, so does the bind, as if it had been done right before. The queue keeps the
-   messages that it has.
-5. A publish pays for the binds that wait for its message, as for queues; these binds may exceed their share. So
-   publishers cannot be faster than the binds follow.
+4. If the queue or the exchange is deleted meanwhile, the bind ends as if it had been completed just before. The queue
+   keeps the messages that it has.
+5. A publish pays a step for each bind that waits for its message, as for a queue. In return, the binds may bring so
+   many messages beyond their share of a turn. So the binds keep up with the publishers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from warren.queues.origin import BROKER
 if TYPE_CHECKING:
     from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 
-MESSAGE_STEPS: Final = 2  # at least
-# How many messages that were published since their last turn all binds to an exchange may bring beyond their share: as
-# many as a turn has units of work.
+MESSAGE_STEPS: Final = 2  # for each message, at least
+# How many messages all binds to an exchange together may bring beyond their share, out of those published since their
+# last turn: as many as a turn has units of work.
 PAID_MAX: Final = 16384
 
 
 class Remembered:
-    """A message and its size in memory. Without a `following` one it is the end, and has no message yet."""
+    """A message and its size in memory. The last one of a chain has no `following`, and no message yet."""
 
     __slots__ = ("following", "message", "size")
 
@@ -70,14 +70,14 @@ class HistoryBind(BindJob):
         self._by = by
         self._done = done
         self._begun: bool = False
-        self._next = Remembered()  # of the chain
+        self._next = Remembered()  # the next message of the chain to bring
         self._seen: i64 = 0  # the number of messages the exchange had remembered at the last step
 
     def units(self) -> i64:
         return self._history.count
 
     def need(self) -> i64:
-        # An empty history adds nothing: a start, which imports definitions, would wait for the alarm to end.
+        # An empty history adds nothing. If it waited for an alarm to end, a start that imports definitions would hang.
         return ADDS if self._history.count > 0 or self._begun else NOTHING
 
     def run(self, steps: Steps) -> bool:
@@ -110,7 +110,7 @@ class HistoryBind(BindJob):
         return False
 
     def _is_wanted(self) -> bool:
-        """Tell whether both ends still exist, and are not bound: another bind may have been done meanwhile."""
+        """Tell whether both ends still exist and are not bound yet: another bind may have bound them meanwhile."""
         source = self._binding.source
         return not (source.deleted or self._queue.deleted or self._binding in source.bindings)
 
@@ -151,13 +151,13 @@ class HistoryBind(BindJob):
 def _give(queue: BaseQueue, message: Message, now_ms: i64) -> None:
     """Hand `queue` a message that was published before it was bound, or hold the message until it is due.
 
-    The queue does not get its own dead letters, as it would not if it were bound: else a queue that drops its messages,
-    and whose dead letters are remembered, would never have all.
+    The queue does not get its own dead letters; it would not get them if it were bound, either. Otherwise the bind of a
+    queue that drops its messages, and whose dead letters the exchange remembers, would never end.
     """
     if is_letter_of(message, queue.name):
         return
     copy = message.copy()
-    copy.time_ms = 0  # its time in another queue is not that in this one
+    copy.time_ms = 0  # the message may have a time from another queue
     if message.due_ms:
         negate_delay(copy)
     if message.due_ms > now_ms:

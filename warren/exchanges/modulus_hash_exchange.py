@@ -1,7 +1,7 @@
 """Modulus hash exchanges: the routing key picks the destination, by its hash modulo the number of bindings.
 
-1. The choice depends on the names of the destinations and the key, not on the order of binding or the
-   process.
+1. The choice depends on the names of the destinations and on the key. It does not depend on the order of binding or on
+   the process.
 
 Source: RabbitMQ's ``x-modulus-hash``, the exchange of its sharding plugin.
 """

@@ -1,8 +1,8 @@
-"""Random exchanges: a message goes to the destination of one binding, each as likely as the next.
+"""Random exchanges: a message goes to the destination of one binding. Each binding is equally likely.
 
-1. The choices are a function of the seed and of the messages before: a test can repeat them.
+1. The choices are a function of the seed and of the messages before, so a test can repeat them.
 
-Source: RabbitMQ's ``x-random``, and ``x-local-random``, where on one machine every queue is local.
+Source: RabbitMQ's ``x-random`` and ``x-local-random``, which is the same here: every queue is local.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Recent history exchanges: a fanout that remembers its last messages for queues bound later.
 
 1. It holds at most ``x-recent-history-length`` messages, 20 without the argument, of `HISTORY_BYTES_MAX` bytes at most.
-   It keeps the latest message whatever its size, unless the exchanges of its vhost hold more than `HISTORIES_BYTES_MAX`
-   together: then an exchange that remembers a message forgets its own until the total is small enough.
-2. A message is remembered when its route passes here, matched or not, and it is accepted, unless its header says
-   no-store.
+   It keeps the latest message whatever its size, unless the exchanges of its vhost together hold more than
+   `HISTORIES_BYTES_MAX`. Then an exchange that remembers a message forgets its own until the total is small enough.
+2. An accepted message is remembered if its route passes here, even if it matches no binding. A message whose header
+   says no-store is not remembered.
 3. The remembered messages are a chain, from the oldest to an end that the next message will fill. A reader of the chain
    (``history_bind``) misses nothing: messages that are no longer remembered still lead to the others.
 
@@ -40,7 +40,7 @@ HISTORY_LENGTH: Final = "x-recent-history-length"
 NO_STORE: Final = "x-recent-history-no-store"
 DEFAULT_HISTORY_LENGTH: Final = 20
 _LENGTH_MAX: Final = 0x7FFFFFFF
-# The most bytes of memory for the messages of one exchange. The latest one is kept whatever its size.
+# The most bytes of memory for the messages of one exchange, besides the latest one (1).
 HISTORY_BYTES_MAX: Final = 64 << 20
 # The same for all exchanges of a vhost together.
 HISTORIES_BYTES_MAX: Final = 256 << 20
@@ -67,7 +67,7 @@ class RecentHistoryExchange(Exchange):
         self._length = min(length, _LENGTH_MAX)
         self._end = Remembered()
         self.oldest = self._end
-        self.memory = RememberedBytes()  # of all in the vhost, once it is in one
+        self.memory = RememberedBytes()  # shared by all of a vhost, once it is in one
         self._bytes: i64 = 0
         self.count: i64 = 0  # of the remembered messages
         self.remembered: i64 = 0  # of all messages that it has ever remembered
@@ -87,7 +87,7 @@ class RecentHistoryExchange(Exchange):
         self.memory = host.remembered_bytes
 
     def publish(self, message: Message) -> i64:
-        if not self.deleted:  # after the routing: nobody would forget it
+        if not self.deleted:  # it may be deleted since the routing: then nothing would forget the message
             self.remember(message, message.memory_bytes)
         return ACCEPTED
 
@@ -110,7 +110,7 @@ class RecentHistoryExchange(Exchange):
         return True
 
     def remember(self, message: object, size: i64) -> None:
-        """Keep `message`, which takes `size` bytes; the oldest go when there are too many, or too much."""
+        """Keep `message`, which takes `size` bytes; forget the oldest when there are too many messages or bytes."""
         latest = self._end
         latest.message = message
         latest.size = size + REMEMBERED_BYTES

@@ -29,7 +29,7 @@ from warren.exchanges.topic_exchange import TopicExchange
 
 
 class Making:
-    """What the maker of a type gets besides the declaration. `seed`: for the types that choose at random."""
+    """The input for the maker of a type, besides the declaration. `seed`: for the types that choose at random."""
 
     def __init__(self, seed: int, vhost_name: str) -> None:
         self.seed = seed
@@ -106,7 +106,7 @@ def _delayed_type(arguments: bytes) -> str:
 
 
 def _check_text(key: str, declaration: ExchangeDeclaration, vhost_name: str) -> None:
-    """Refuse an argument `key` that is there and not a longstr."""
+    """Refuse the argument `key` if it is present and not a longstr."""
     tag = find_tag(declaration.arguments, key)
     if tag and tag != "S":
         raise ChannelException(

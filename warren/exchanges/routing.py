@@ -1,12 +1,12 @@
 """The walk from the exchange of a publish to the queues that get the message.
 
-1. A queue is found at most once, an exchange visited at most once, whatever the graph of bindings looks like.
+1. A queue is found at most once, and an exchange visited at most once, whatever the graph of bindings looks like.
 2. The order of the result follows from the bindings alone: the same bindings, made in the same order, give
    the same order.
-3. The work grows with the different keys times the exchanges on the way, and with the bindings that match, each once;
-   `Content.steps_left` bounds it.
-4. An alternate exchange is asked only when an exchange has no match at all, not even another exchange, and does not
-   take the message itself (`Content.acts`).
+3. The work grows with the number of different keys times the exchanges on the way, and with the number of bindings that
+   match, each counted once. `Content.steps_left` bounds it.
+4. The alternate of an exchange is asked only if the exchange has no match at all, not even another exchange, and does
+   not take the message itself (`Content.acts`).
 
 Source: rabbitmq.com "exchange to exchange bindings", "alternate exchanges".
 """
@@ -29,7 +29,7 @@ def route(
     """Append each queue that gets the message to `found`, which is empty before.
 
     `keys` is the routing key and then those of the CC and BCC headers. `exchanges` are those of the vhost by name, for
-    alternates; missing alternates are passed over. `found` is incomplete when `content` has no steps left.
+    alternates; missing alternates are skipped. `found` is incomplete when `content` has no steps left.
     """
     if len(keys) > 1:
         keys = list(dict.fromkeys(keys))

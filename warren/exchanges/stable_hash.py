@@ -1,4 +1,4 @@
-"""A small hash and a small generator whose values depend on neither process, build nor version.
+"""A small hash and a small random generator. Their values do not depend on the process, the build or the version.
 
     hash   = FNV-1a over the bytes, 32 bit, then two multiply-xorshift rounds
     jump   = jump consistent hashing (Lamping, Veach 2014) over a sequence derived from the hash
@@ -40,7 +40,7 @@ def stable_hash(data: bytes, basis: i64 = FNV_BASIS) -> i64:
 
 
 def jump(value: i64, buckets: i64) -> i64:
-    """Return the bucket, 0 to ``buckets - 1``, of a hash; a new bucket takes its share and moves no other.
+    """Return the bucket, 0 to ``buckets - 1``, of a hash. A new bucket takes only its own share of the hashes.
 
     `buckets` is 1 to `JUMP_BUCKETS_MAX`.
     """
@@ -59,7 +59,7 @@ class Xorshift:
 
     def __init__(self, seed: int) -> None:
         mixed: i64 = mix(i64(seed & 0xFFFFFFFF))
-        # Zero is the one state that the generator never leaves.
+        # Zero must not be the state: the generator would stay there.
         self._state: i64 = mixed if mixed != 0 else _GOLDEN
 
     def below(self, limit: i64) -> i64:

@@ -1,4 +1,4 @@
-"""Super stream exchanges: the routing key, hashed, picks one of the partitions.
+"""Super stream exchanges: the hash of the routing key picks one of the partitions.
 
 With N bindings a message goes to the one whose binding key is the number ``murmur3(routing key) modulo N``, written in
 decimal; the stream protocol's clients hash the same way.

@@ -1,19 +1,19 @@
 """Topic exchanges: binding keys are patterns of words, kept in a trie.
 
-Words stand between dots; ``*`` in a binding key is exactly one word, ``#`` zero or more. The empty
+Dots separate the words. In a binding key ``*`` matches exactly one word, and ``#`` zero or more. The empty
 key has no word at all; any other empty word, as in ``a..b``, counts as a word.
 
-A message walks the trie with the set of nodes that its words so far lead to. A ``#`` node stays in the set
-whatever the next word is, and entering a node enters its ``#`` child too, since ``#`` may stand for nothing.
+For a message, the walk through the trie keeps the set of nodes that its words so far lead to. A ``#`` node stays in the
+set whatever the next word is. Entering a node also enters its ``#`` child, since ``#`` may match no word.
 
-1. Every node other than the root has a binding or a child: unbinding prunes.
+1. Every node other than the root has a binding or a child: unbinding removes the nodes that have neither.
 2. A node enters the set at most once per word. With two ``#`` per key at most (`HASHES_MAX`), the work for a
-   message grows with the number of its words times the nodes that match so far, never with the number of ways
-   to match. Each node for a word is a step of `Content.steps_left`.
+   message grows with the number of its words times the number of nodes that match so far. It does not grow with
+   the number of ways to match. Each node for a word is a step of `Content.steps_left`.
 3. The bindings of a node are looked at once per message, however many of its routing keys lead there.
 4. A node with one child by word keeps it without a dict: most nodes of a large trie are links of such chains. Where no
-   binding key continues, as at the end of most of them, the first binding of the bucket stands in place of a node.
-5. A word of a node is its only one or in its dict, never both.
+   binding key continues, as at the end of most of them, the first binding of the bucket takes the place of a node.
+5. A child by word is either the only one of its node, or in the dict of the node, never both.
 
 Source: AMQP 0-9-1 section 3.1.3.3 "the topic exchange type"; empty words as RabbitMQ 3.10.8 treats them.
 """
@@ -36,7 +36,7 @@ HASHES_MAX: Final = 2
 
 
 class TopicNode:
-    """The place in the trie where the words of some binding keys lead. ``first``: of the bindings that end here."""
+    """The place in the trie that the words of some binding keys lead to. ``first``: of the bindings that end here."""
 
     def __init__(self) -> None:
         self.first: Binding | None = None
@@ -174,7 +174,7 @@ class TopicExchange(Exchange):
         for node in places:
             if not isinstance(node, TopicNode):
                 continue
-            # Parents stand before their children: if a parent enters this node again, it has done so by now.
+            # Parents come before their children: a parent that enters this node again has done so by now.
             if isinstance(node, TopicHash) and node.step != self._step:
                 self._enter(node, reached)
             child = node.child(word)
@@ -186,7 +186,7 @@ class TopicExchange(Exchange):
         return reached
 
     def _enter(self, place: TopicNode | Binding, reached: list[TopicNode | Binding]) -> None:
-        """Append `place` and the ``#`` nodes that no word at all leads to from there."""
+        """Append `place`, and the ``#`` nodes below it that can be reached without a word."""
         reached.append(place)
         if not isinstance(place, TopicNode):
             return

@@ -1,11 +1,11 @@
-"""Destinations in an order, each with a weight: which one has the n-th place, and the cost of a change.
+"""Destinations in an order, each with a weight. Finds the destination that has the n-th place.
 
     blocks      [a 1, b 3]  [c 2]  [d 1, e 1]        at most `BLOCK_MAX` destinations each
-    places       0  1 2 3    4 5    6    7           a destination has as many as its weight is
+    places       0  1 2 3    4 5    6    7           a destination has as many places as its weight
 
 1. A destination is in one block, or in none. Blocks are never empty.
-2. A change costs as much as its block, and the next look-up one step for each block: not as much as all destinations.
-   A look-up without a change before costs two binary searches.
+2. A change costs a few steps for each destination of its block, and for each block; so does the next look-up after it.
+   A look-up without a change before it costs two binary searches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Block:
         self.destinations: list[Destination] = []
         self.weights: list[int] = []
         self.total: int = 0
-        self.ends: list[int] | None = None  # after the places of each; None: must be added up
+        self.ends: list[int] | None = None  # where the places of each destination end; None: not computed
 
 
 class WeightedPlaces:
@@ -33,8 +33,8 @@ class WeightedPlaces:
     def __init__(self) -> None:
         self.total: int = 0
         self._blocks: list[_Block] = []
-        self._totals: list[int] = []  # of the blocks
-        self._ends: list[int] | None = None  # after the places of each block; None: must be added up
+        self._totals: list[int] = []  # how many places each block has
+        self._ends: list[int] | None = None  # where the places of each block end; None: not computed
         self._block_of: dict[Destination, _Block] = {}
 
     def __contains__(self, destination: Destination) -> bool:
@@ -53,13 +53,13 @@ class WeightedPlaces:
         self._put(blocks[-1], len(blocks[-1].destinations), destination, weight)
 
     def insert_sorted(self, destination: Destination, weight: int) -> None:
-        """Put a new destination where it belongs by `sort_key`; all others were put in that way, too."""
+        """Put a new destination where it belongs by `sort_key`. Use either this or `append`, never both."""
         blocks = self._blocks
         if not blocks:
             self._begin_block()
         key = sort_key(destination)
         low, high = 0, len(blocks) - 1
-        while low < high:  # the first block with a last destination that is not before the new one, or the last block
+        while low < high:  # find the first block whose last destination is not before the new one, or the last block
             middle = (low + high) // 2
             if sort_key(blocks[middle].destinations[-1]) < key:
                 low = middle + 1
