@@ -1,32 +1,34 @@
 """Takes the dead letters of a vhost from the queue that a message has left to the queues that get them.
 
-A letter that comes to a full queue pushes another one out, or is refused and dead-lettered in turn: one publish can
-lead to as many letters as there are ways through the queues. So letters wait in line, and are placed one by one.
+A letter that comes to a full queue pushes another message out, or is refused and dead-lettered in turn. So one publish
+can lead to as many letters as there are ways through the queues. So letters wait in line, and are placed one by one.
 
-1. Letters are placed in the order in which their messages died, never within the placing of another one. As many as
-   fit into the steps of a turn (``queues.long_work``) are placed where the first one died, the others in later turns.
-   Each turn places at least one letter, in at most `TARGETS_AT_ONCE` queues.
+1. Letters are placed in the order in which their messages died, and never while another letter is being placed. When a
+   message dies and no letter waits, as many letters as fit into the steps of a turn (``queues.long_work``) are placed
+   at once, and the others in later turns. Each later turn places at least one letter, in at most `TARGETS_AT_ONCE`
+   queues.
 2. A message keeps its place in the log until its letter is placed: both changes are in the same batch, so after a crash
    the message is in one place. A full queue may refuse a letter and dead-letter it at once: then the message keeps its
-   place in the queue where it died first. Only if such letters continue in later turns may a crash leave both the old
-   place and some of the new ones.
-3. One death leads to at most `LETTERS_MAX` letters before a client rejects or publishes one of them; those of the first
-   death are all sent, whatever their number. Further ones are dropped. The copies share the count while they are in
-   memory; for messages read from disk the count begins again.
+   place in the queue where it died first. If such letters continue in later turns, a crash may leave both the old place
+   and some of the new ones.
+3. One death leads to at most `LETTERS_MAX` letters before a client rejects or publishes one of them. Further ones are
+   dropped, but the letters of the first death are all sent, whatever their number. The copies share the count while
+   they are in memory; for messages read from disk the count begins again.
 4. A message that died in `DEATHS_MAX` queues without a client's doing is dropped: x-death has no room for many more,
    and `dead_letter.is_cycle` could not see the circle.
-5. A letter to very many queues goes to them over several turns, in one frame of the log, which is held open; the next
-   one waits. The queues are those of its route when its turn came; one that is deleted meanwhile takes nothing.
-6. A vhost with too much in its line is crowded: its own publishers wait, those of others do not. From `LINE_FULL`
-   letters on, letters caused by other letters are dropped, unless their queue dead-letters at least once. Messages
-   that should expire, or are too many for a queue, stay there meanwhile (`must_wait`), and are not delivered.
-7. After a defect of ours the line rests for a moment (``queues.long_work``). The letter that met it is placed in the
-   queues that have not taken it yet. When it fails again it goes to the end of the line. Its message keeps its place in
-   the log.
+5. A letter to very many queues goes to them over several turns, in one frame of the log, which is held open. The next
+   letter waits. The queues are those of its route when its turn came; a queue that is deleted meanwhile gets nothing.
+6. A vhost with too much in its line is crowded: its own publishers wait, and those of other vhosts do not. If more than
+   `LINE_FULL` letters wait, letters caused by other letters are dropped, unless their queue dead-letters at least once.
+   While the vhost is crowded, messages that should expire, or are too many for a queue, stay in their queue
+   (`must_wait`), and are not delivered.
+7. If placing a letter fails because of a bug of ours, the line rests for a moment (``queues.long_work``). Then the
+   letter is placed in the queues that have not taken it yet. If it fails again it goes to the end of the line. Its
+   message keeps its place in the log.
 8. A letter whose routing takes too many steps goes to no queue. Its queue keeps it, whatever its strategy, and sends it
-   again (``queues.held_lanes``). Routing counts among the steps of the turn.
-9. Letters wait for the disk and for space on it, as everything does that the broker writes by itself
-   (``msgstore.log.own_writes``); one that holds the batch open does not.
+   again later (``queues.held_lanes``). Routing counts among the steps of the turn.
+9. Letters wait for the disk and for space on it, like everything that the broker writes by itself
+   (``msgstore.log.own_writes``). A letter that holds the batch open does not wait.
 
 The contents of a letter are the business of ``queues.dead_letter``.
 """
@@ -60,35 +62,35 @@ DEATHS_MAX: Final = 256
 # Steps of `long_work`: to make a letter, and to give it to a queue.
 LETTER_STEPS: Final = 40
 TARGET_STEPS: Final = 10
-# This many queues are found in a step, whether they get the letter or not.
+# Routing finds this many queues in a step, whether they get the letter or not.
 ROUTED_PER_STEP: Final = 4
-# To more queues than these a letter goes in parts.
+# A letter goes to more queues than these in parts.
 TARGETS_AT_ONCE: Final = 1024
-# With this many bytes in line the publishers of the vhost wait, until half of them are left.
+# With more bytes in line the publishers of the vhost wait, until half of these are left.
 LINE_MAX_BYTES: Final = 1 << 25
-# With this many letters in line, a letter that another one led to is dropped: no publisher that could wait has caused
-# it. Letters are counted and not weighed, for copies share their body.
+# With more letters in line, letters caused by other letters are dropped: making publishers wait would not prevent them.
+# The number of letters counts and not their bytes, since copies share their body.
 LINE_FULL: Final = 1 << 16
-# The cost of a waiting letter beside its message, in the sum of all that wait: its x-death will have one entry more.
+# What a waiting letter adds to the sum of bytes besides its message: its x-death will have one more entry.
 _OVERHEAD_BYTES: Final = 2048
 
 
 class LettersInLine:
     """The letters that wait to be placed in all vhosts of a broker, and how many were dropped for (3), (4) and (6).
 
-    ``eased``: publishers of some vhost need not wait any longer; the code that resumes them resets it.
+    ``eased``: publishers of some vhost need no longer wait; the code that resumes them resets it.
     """
 
     def __init__(self) -> None:
         self.waiting: i64 = 0
-        self.waiting_bytes: i64 = 0  # of the messages in memory, and their cost beside that
+        self.waiting_bytes: i64 = 0  # the messages in memory, and `_OVERHEAD_BYTES` for each
         self.dropped: i64 = 0
         self.eased: bool = False
         self.full: i64 = LINE_FULL
 
 
 class _Waiting:
-    """A message that has left its queue; its letter is not made yet. ``place`` is -1 when it never had one there."""
+    """A message that has left its queue; its letter is not made yet. ``place``: in that queue; -1: it has none."""
 
     def __init__(
         self, queue: Queue, message: Message, place: i64, reason: str, time_s: i64, cause: _Waiting | None
@@ -98,15 +100,15 @@ class _Waiting:
         self.place: i64 = place
         self.reason = reason
         self.time_s: i64 = time_s
-        self.rules = queue.rules  # the queue may have others when its turn comes
-        self.cause = cause  # the message whose place in the log it keeps
-        self.unplaced: i64 = 1  # itself, and those that keep its place
-        self.begun: _UnderWay | None = None  # its placing has failed
+        self.rules = queue.rules  # as they are now: they may change before its turn comes
+        self.cause = cause  # the message that keeps its place in the log until this letter is placed
+        self.unplaced: i64 = 1  # this letter, and those that it is the cause of
+        self.begun: _UnderWay | None = None  # the letter, if placing it has failed
         self.has_failed: bool = False
 
 
 class _UnderWay:
-    """The letter whose turn it is: routed to `queues`, and how far it has been placed."""
+    """The letter whose turn it is: the queues of its route, and how far it has been placed."""
 
     def __init__(
         self, waiting: _Waiting, letter: DeadLetter, queues: list[Receiver], taken: bool, is_routed: bool
@@ -114,37 +116,37 @@ class _UnderWay:
         self.waiting = waiting
         self.letter = letter
         self.queues = queues
-        self.is_routed: bool = is_routed  # else that takes too many steps
+        self.is_routed: bool = is_routed  # False: routing takes too many steps
         self.taken: bool = taken  # no queue has refused it, and at least one queue or exchange has it, or will
-        # Later letters of the same death go to fewer queues.
+        # Only a letter of a first death can go to so many queues: later ones are limited (3).
         self.in_parts: bool = len(queues) > TARGETS_AT_ONCE and letter.message.envelope.letters is None
         self.takers: list[str] = []
-        self.is_given: bool = False  # to all queues
+        self.is_given: bool = False  # whether all queues have it
         self.next: int = 0
         self.wants_hold: bool = self.in_parts and letter.message.persistent
-        self.holds: bool = False  # the batch
+        self.holds: bool = False  # whether it holds the batch open
 
 
 class DeadLettering(Job):
     """The line of one vhost."""
 
     def __init__(self, vhost: VirtualHost) -> None:
-        self.in_line = LettersInLine()  # the broker's, once it knows the vhost
+        self.in_line = LettersInLine()  # replaced by that of the broker
         self._vhost = vhost
         self._line: deque[_Waiting] = deque()
         self._waiting_bytes: i64 = 0
         self._placing: bool = False
-        self._begun: bool = False  # the broker will continue it
-        self._cause: _Waiting | None = None  # of the message that is being refused now
-        self._targets: i64 = 0  # of the letter that was sent last
+        self._begun: bool = False  # whether this job is under way, and will be continued
+        self._cause: _Waiting | None = None  # the cause of letters that are posted now
+        self._targets: i64 = 0  # how many queues the last letter went to
         self._under_way: _UnderWay | None = None
-        self._is_routed: bool = True  # the letter that was routed last
-        self._routing_cost: i64 = 0  # of it
-        self._beginning: bool = False  # a letter has been posted just now
-        self._timers: dict[Timer, None] = {}  # of queues in which more messages die when the line is shorter
+        self._is_routed: bool = True  # whether the last routing was completed
+        self._routing_cost: i64 = 0  # the cost of the last routing
+        self._beginning: bool = False  # whether the job runs for the first time, in the turn of a death
+        self._timers: dict[Timer, None] = {}  # of queues that wait until the line is shorter (`must_wait`)
 
     def post(self, queue: Queue, message: Message, place: i64, reason: str) -> None:
-        """Place the letter of a message that has left `place` of `queue`, when its turn comes; settle it then.
+        """Put a message that has left `place` of `queue` in line; it is settled when its letter is placed.
 
         `place` is -1 for a message that the queue has refused, or that was settled before.
         """
@@ -189,19 +191,19 @@ class DeadLettering(Job):
             vhost.is_crowded = True
 
     def must_wait(self, timer: Timer) -> bool:
-        """Tell whether the line is too long for more messages to die; `timer` is due when that is over."""
+        """Tell whether the line is too long for more messages to die. If so, `timer` becomes due when it is shorter."""
         if not self._vhost.is_crowded:
             return False
         self._timers[timer] = None
         return True
 
     def send(self, queue: Queue, message: Message, reason: str) -> Message | None:
-        """Place the letter of a message that died in `queue` at once; return it unless all its queues took it."""
+        """Place the letter of a message that died in `queue` at once. Return it unless all its queues took it."""
         letter = self._letter(queue, message, reason, self._vhost.log.now_ms // 1000, queue.rules)
         return None if self._send_alone(letter, False) else letter.message
 
     def send_again(self, letter: Message) -> i64:
-        """Send a letter to the queues that have not taken it; return after how many ms again, 0: all have it now."""
+        """Send a letter to the queues that have not taken it; return the ms until the next try, 0: all have it now."""
         if self._send_alone(sent_again(letter), True):
             return 0
         return UNDELIVERED_RETRY_MS if self._is_routed else UNROUTED_RETRY_MS
@@ -214,7 +216,7 @@ class DeadLettering(Job):
 
     def run(self, steps: Steps) -> bool:
         line = self._line
-        may_exceed = not self._beginning  # one letter at least in a turn
+        may_exceed = not self._beginning  # a later turn places at least one letter
         self._placing = True
         try:
             while steps.left > 0 and (line or self._under_way is not None):
@@ -230,7 +232,7 @@ class DeadLettering(Job):
                 self._under_way = None
                 self._count(under_way.waiting.message, -1)
                 if under_way.holds:
-                    break  # the next one has to wait for something else
+                    break  # the next letter has to wait for other conditions (`need`)
         finally:
             self._placing = False
             self._cause = None
@@ -249,7 +251,7 @@ class DeadLettering(Job):
             waiting = under_way.waiting
             waiting.begun = under_way
         elif self._line:
-            waiting = self._line.popleft()  # its letter could not be made
+            waiting = self._line.popleft()  # making its letter has failed
         else:
             return True
         if waiting.has_failed:
@@ -300,7 +302,7 @@ class DeadLettering(Job):
         letter = under_way.letter
         queues = under_way.queues
         if under_way.is_given:
-            return True  # what comes afterwards has failed: it is not done twice
+            return True  # a step after the giving has failed before: do not repeat these steps
         if under_way.in_parts:
             if not self._give_some(under_way, steps):
                 return False
@@ -313,7 +315,7 @@ class DeadLettering(Job):
             steps.wrote(letter.message.memory_bytes)
         under_way.is_given = True
         keeper = waiting.queue.keeper
-        if keeper is not None:  # else it was deleted meanwhile, and the letter would not be sent again
+        if keeper is not None:  # without one the queue was deleted meanwhile, and could not send the letter again
             if under_way.is_routed:
                 keeper.lanes.letter_sent(None if under_way.taken else letter.message)
             else:
@@ -328,7 +330,7 @@ class DeadLettering(Job):
         return True
 
     def _give_some(self, under_way: _UnderWay, steps: Steps) -> bool:
-        """Give a letter to very many queues until no steps are left; True when all have it."""
+        """Give a letter to very many queues, until no steps are left; True when all have it."""
         letter = under_way.letter
         message = letter.message
         if under_way.wants_hold and not under_way.holds:
@@ -370,7 +372,7 @@ class DeadLettering(Job):
         return letter
 
     def _send_alone(self, letter: DeadLetter, again: bool) -> bool:
-        """Send a letter out of turn, and then the letters that it leads to."""
+        """Send a letter out of turn, and afterwards the letters that this causes."""
         self._placing = True
         try:
             taken = self._send(letter, again)
@@ -386,7 +388,7 @@ class DeadLettering(Job):
         return self._give(letter, queues, taken, again)
 
     def _route(self, letter: DeadLetter) -> tuple[list[Receiver], bool]:
-        """Return the queues that a letter goes to; and whether it counts as taken: also if held, or dropped for (4)."""
+        """Return the queues of a letter, and whether it counts as taken: as well if it is held, or dropped for (4)."""
         vhost = self._vhost
         message = letter.message
         self._is_routed = True
@@ -403,7 +405,7 @@ class DeadLettering(Job):
         return routed.queues, routed.is_held() or len(routed.queues) > 0
 
     def _give(self, letter: DeadLetter, queues: list[Receiver], taken: bool, again: bool) -> bool:
-        """Give a letter to its queues. Return `taken`, but False when a queue refused it."""
+        """Give a letter to its queues. Return False if a queue refused it, else `taken`."""
         message = letter.message
         targets: list[Receiver] = []
         had_by = message.envelope.taken_by or []
@@ -427,7 +429,7 @@ class DeadLettering(Job):
             letters = message.envelope.letters
             if not again and letters is not None:
                 letters.count -= len(targets) - given
-            message.note_takers(had_by + takers)  # the others get it later
+            message.note_takers(had_by + takers)  # the other queues get it later
             raise
         if not taken and takers:
             message.note_takers(had_by + takers)

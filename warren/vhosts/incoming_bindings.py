@@ -1,7 +1,8 @@
-"""Which exchanges have bindings to a destination: for its end, and for lists of its bindings.
+"""Which exchanges have bindings to a destination: needed to delete it, and to list its bindings.
 
-1. A destination is here exactly as long as it has a binding, with the exchanges that have one to it.
-2. Destinations of one exchange only, as most are, share a set: 100,000 queues of an exchange take one.
+1. A destination is here as long as it has a binding, with all exchanges that have a binding to it.
+2. Most destinations have bindings of one exchange only. All of these share a set: 100,000 queues of an exchange have
+   one set.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class IncomingBindings:
                 del self._sources[binding.destination]
 
     def take(self, destination: Destination) -> list[Exchange]:
-        """Return the exchanges with bindings to a deleted `destination`, by name, for the last time."""
+        """Remove a deleted `destination`, and return the exchanges with bindings to it, by name."""
         return sorted(self._sources.pop(destination, ()), key=_name)
 
     def forget_exchange(self, exchange: Exchange) -> None:
@@ -56,7 +57,7 @@ class IncomingBindings:
         self._alone.pop(exchange, None)
 
     def _alone_of(self, source: Exchange) -> set[Exchange]:
-        """Return the set of only `source`, which is the same one each time while it exists."""
+        """Return the set that has only `source`: always the same object while it is in use."""
         found = self._alone.get(source)
         if found is None:
             found = {source}

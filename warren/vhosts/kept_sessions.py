@@ -1,4 +1,4 @@
-"""Sessions of clients that outlive their connections: which exist, until when, and their messages under way.
+"""Sessions of clients that outlive their connections: which exist, how long, and their messages under way.
 
 A protocol whose clients resume sessions derives from `KeptSessions`. The subscriptions are queues and their bindings.
 The rest is here, in records of the vhost (`vhosts.records`). Each record is in one frame of the log with the change it
@@ -10,15 +10,17 @@ was stored with.
     "session-in:" ID NAME      crc of the message (4), or nothing    ID: a packet id of the client, 4 hex digits
     "session-out:" ID NAME     (nothing)    ID: a packet id of ours
 
-1. A session that ends with its connection has no record, and is here while it is connected.
-2. ``received`` are the packet ids of messages that were taken over and may be sent again: exactly once means that they
-   are not taken over again. ``released`` are those of messages that the client has, and may not be told again. Those
-   received in an earlier life of the broker are ``earlier`` as well. After the restore of a backup the client may be
-   further, and use the packet id for another message. That message is taken over: it has another crc. Whether a client
-   says that it sends a message again tells nothing: paho-mqtt does not after two failed tries to reconnect.
-3. A session that its client does not resume ends its expiry after the connection, or after the start of the broker,
-   whichever is later. A waiting will is published at its time, or at the end of the session, whichever is earlier;
-   after a restart that took too long, at once.
+1. A session that ends with its connection has no record. It is here as long as its client is connected.
+2. ``received`` has the packet ids of messages that the broker has taken over, and that the client may send again: for
+   exactly once they must not be taken over again. ``released`` has the packet ids of messages that the client has, and
+   that must not be sent to it again. Packet ids received in an earlier life of the broker are in ``earlier`` as well.
+   If a backup was restored, the client may have progressed beyond it, and use such a packet id for another message.
+   That message has another crc, and is taken over. The client's own statement that it sends a message again does not
+   help: paho-mqtt leaves it out after two failed tries to reconnect.
+3. If its client does not resume a session, the session ends when its expiry is over. The expiry counts from the end of
+   the connection, or from the start of the broker, whichever is later. A waiting will is published at its time, or at
+   the end of the session, whichever is earlier. If the broker is not running at that time, it is published at the next
+   start.
 4. Sessions, packet ids and wills of a vhost are bounded (`SESSIONS_MAX`, `IDS_MAX`, `WILL_BYTES_MAX`), and one user
    cannot take all of them (`vhosts.user_shares`). A session belongs to the user who has connected last.
 """
@@ -56,10 +58,10 @@ class KeptSession(Timer):
         self.name = name
         self.user = ""
         self.expiry_s: int = 0  # how long it outlives its connection
-        self.notes = b""  # of the protocol
+        self.notes = b""  # written by the protocol
         self.is_connected: bool = False
         self.received: dict[int, None] = _NONE
-        self.earlier: dict[int, int] = _NO_CRCS  # those of an earlier life, with the crc of the message; -1: not known
+        self.earlier: dict[int, int] = _NO_CRCS  # received in an earlier life: the crc of each message; -1: not known
         self.released: dict[int, None] = _NONE
         self.will = b""  # b"": no will waits
         self.will_ms: i64 = NEVER
@@ -73,17 +75,17 @@ class KeptSession(Timer):
             owner.time_has_come(self, now_ms)
 
 
-_NONE: Final[dict[int, None]] = {}  # shared by all sessions without ids: never changed
-_NO_CRCS: Final[dict[int, int]] = {}  # likewise
+_NONE: Final[dict[int, None]] = {}  # shared by all sessions without packet ids: never changed
+_NO_CRCS: Final[dict[int, int]] = {}  # shared by all sessions without earlier ids: never changed
 
 
 class KeptSessions:
-    """The sessions of one vhost, by name; made when the records have been read. `read` has to be done first."""
+    """The sessions of one vhost, by name. Make it after the vhost's records are read, and call `read` first."""
 
     def __init__(self, records: VhostRecords, log: MessageLog, timers: TimerQueue) -> None:
         self.sessions: dict[str, KeptSession] = {}
         self.session_shares = UserShares(SESSIONS_MAX)
-        self.id_shares = UserShares(IDS_MAX)  # received and released ones
+        self.id_shares = UserShares(IDS_MAX)  # for received and released packet ids
         self.will_shares = UserShares(WILL_BYTES_MAX)
         self._records = records
         self._log = log
@@ -106,20 +108,20 @@ class KeptSessions:
         return ""
 
     def session_found(self, session: KeptSession) -> None:
-        """Take over what else the notes of a session say: an earlier process has left it."""
+        """Restore the protocol's own state from the notes of a session that an earlier process has left."""
 
     def publish_will(self, session: KeptSession, will: bytes) -> None:
         """Publish a will whose time has come."""
         raise AssertionError("overridden")
 
     def session_over(self, session: KeptSession) -> None:
-        """Release what the session has elsewhere: its client did not resume it. It is removed afterwards."""
+        """Release the protocol's own objects of a session that its client did not resume. It is removed afterwards."""
         raise AssertionError("overridden")
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     def read(self) -> Iterator[None]:
-        """Take the records over; None is yielded after each piece. `set_timers` follows."""
+        """Restore the sessions from their records; yield None after each piece. `set_timers` follows."""
         records = self._records
         assert not records.is_restoring
         names = records.names()
@@ -153,7 +155,7 @@ class KeptSessions:
         self.session_found(session)
 
     def _part_found(self, name: str, value: bytes) -> None:
-        """Take over a will, or a packet id."""
+        """Restore a will, or a packet id."""
         if name.startswith(_WILL):
             found = self.sessions.get(name[len(_WILL) :])
             if found is not None:
@@ -174,7 +176,7 @@ class KeptSessions:
             found.earlier[packet_id] = int.from_bytes(value, "big") if value else -1
 
     def set_timers(self) -> Iterator[None]:
-        """Set the timers of the sessions that were read; None is yielded after each piece."""
+        """Set the timers of the sessions that were read; yield None after each piece."""
         for at, session in enumerate(list(self.sessions.values())):
             if at % READ_AT_ONCE == READ_AT_ONCE - 1:
                 yield
@@ -201,7 +203,7 @@ class KeptSessions:
         return session
 
     def _hand_over(self, session: KeptSession, user: str) -> None:
-        """Count a session for another user, who has connected to it."""
+        """Count a session for `user`, who has connected to it, and no longer for the previous user."""
         ids = len(session.received) + len(session.released)
         for shares, amount in (
             (self.session_shares, 1),
@@ -233,7 +235,7 @@ class KeptSessions:
         return True
 
     def leave(self, session: KeptSession) -> None:
-        """Note that the client has gone; its session outlives the connection."""
+        """Note that the client has gone. From now on its session expires."""
         if session.owner is None:
             return
         session.is_connected = False
@@ -241,7 +243,7 @@ class KeptSessions:
         self._set_timer(session)
 
     def end(self, session: KeptSession) -> None:
-        """Remove the session and everything of it. A waiting will is published."""
+        """Remove the session and all of its records. A waiting will is published."""
         if session.owner is None:
             return
         will = self.take_will(session)
@@ -302,7 +304,7 @@ class KeptSessions:
         self._set_timer(session)
 
     def delay_will(self, session: KeptSession, will: bytes, due_ms: i64) -> bool:
-        """Keep a will for later; False when too many bytes wait already. The session outlives its connection."""
+        """Keep a will for later; False when too many bytes wait already, or the session ends with its connection."""
         if session.stored is None or not self.will_shares.allows(session.user, len(will)):
             return False
         self.will_shares.add(session.user, len(will))
@@ -337,7 +339,7 @@ class KeptSessions:
             session.released[packet_id] = None
 
     def has_room_for_ids(self, session: KeptSession) -> bool:
-        """Tell whether there may be one more."""
+        """Tell whether the user of the session may have one more packet id."""
         return self.id_shares.allows(session.user, 1)
 
     def receive(self, session: KeptSession, packet_id: int, crc: int) -> bool:
@@ -349,11 +351,11 @@ class KeptSessions:
         return True
 
     def is_of_another(self, session: KeptSession, packet_id: int, crc: int) -> bool:
-        """Tell whether a packet id was received in an earlier life for another message than one with this crc."""
+        """Tell whether a packet id was received in an earlier life, with a message that has another crc."""
         return session.earlier.get(packet_id, -1) not in (-1, crc)
 
     def forget_received(self, session: KeptSession, packet_id: int) -> bool:
-        """Forget an id that the client does not send again; False when it is not one of those received."""
+        """Forget a received id: the client does not send it again. False when it was not received."""
         if packet_id not in session.received:
             return False
         if packet_id in session.earlier:
@@ -373,7 +375,7 @@ class KeptSessions:
             self._records.store(_record(_OUT, packet_id, session.name), b"")
 
     def complete(self, session: KeptSession, packet_id: int) -> bool:
-        """Forget an id that the client has forgotten, too; False when it is not one of those released."""
+        """Forget a released id: the client has forgotten it, too. False when it was not released."""
         if packet_id not in session.released:
             return False
         del session.released[packet_id]

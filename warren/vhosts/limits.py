@@ -3,7 +3,7 @@
     of a vhost   max-connections, max-queues
     of a user    max-connections, max-channels
 
-1. 0 allows nothing; a negative number, or a missing limit, allows any number.
+1. 0 allows nothing. A negative number, or a missing limit, allows any number.
 2. A limit applies from the next connection, channel or queue on; existing ones stay.
 3. A limit has 64 bits. A larger one that an earlier version has stored counts as the nearest of 64 bits.
 
@@ -25,7 +25,7 @@ USER_LIMITS: Final = (MAX_CONNECTIONS, MAX_CHANNELS)
 
 
 def is_reached(limits: dict[str, int], key: str, count: int) -> bool:
-    """Tell whether with `count` of them one more is refused."""
+    """Tell whether one more is refused when there are `count` of them."""
     limit = limits.get(key, -1)
     return 0 <= limit <= count
 

@@ -1,16 +1,16 @@
-"""Durable metadata as values: the engine asks to remember them, and gets them back at start.
+"""Durable metadata as values: the engine stores changes in this form, and gets it back at a start.
 
 A change of something durable is applied in memory at once and appended to the journal (`vhosts.metadata_journal`) as a
-value. It is durable in the message log; SQL follows.
+value. It becomes durable in the message log; SQL follows later.
 
-1. A put says everything about a thing, a delete names it. To apply a change twice does no harm.
+1. A put has everything about a thing, and a delete names it. So applying a change twice does no harm.
 2. Loading yields ``Put`` values only, in an order in which each can be applied on its own: vhosts, users,
    permissions, limits, policies, parameters, exchanges, queues, bindings. So an exchange or queue finds its policies
    already there.
 
 Field tables are stored in their AMQP encoding (``amqp.field_table``), so that a type unknown to us is kept unchanged.
-In the log the names of the classes and their fields are part of the format (`vhosts.metadata_lane`): a field may be
-added at the end, with a default; nothing may be renamed.
+The names of the classes and of their fields are part of the format of the log (`vhosts.metadata_lane`). A field may be
+added at the end, with a default. Nothing may be renamed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""The journal of the metadata: changes that are applied in memory, on their way into the message log.
+"""The journal of the metadata: takes changes that are applied in memory into the message log.
 
     append -> held: gathered -> release -> the open batch of the log -> durable: `committed_ticket`
 
 1. Tickets count appended changes from 1, in each life of the process; a change is durable when ``committed_ticket`` has
    reached its ticket. A reply that promises durability waits for that.
-2. A change goes into the open batch when it is appended. So it is in one frame with everything else stored in the same
-   call of the engine: the messages of a deleted queue go with its declaration, or both stay.
-3. While the journal is held all changes gather, since later ones may need earlier ones. Meanwhile no file is removed
-   that one of them may have made superfluous. At its release they go into one frame. Many changes take several turns,
-   with the batch held open (``message_log``). Only after a defect of ours they are in two frames, in their order.
+2. A change goes into the open batch when it is appended. So it is in one frame with everything else that the same call
+   of the engine stores. After a crash, for example, the messages and the declaration of a deleted queue are both gone,
+   or both there.
+3. While the journal is held, all changes gather, since later ones may need earlier ones. Meanwhile no file is removed
+   that one of them may have made superfluous. At the release they go into one frame. If they are many, this takes
+   several turns, with the batch held open (``message_log``). Only after a bug of ours are they in two frames, in order.
 4. A queue that was declared meanwhile may store messages in an earlier frame than its declaration. Clients are not told
    of either before both are durable (`channels.confirms`). A crash in between leaves messages of an unknown queue.
 """
@@ -33,7 +34,7 @@ CHANGE_STEPS: Final = 16
 
 
 class Journal:
-    """Remembers changes of metadata. This one remembers nothing: for a vhost that is being restored or deleted."""
+    """Stores changes of metadata. This one stores nothing: it is for a vhost that is being restored or deleted."""
 
     def __init__(self) -> None:
         self.last_ticket: int = 0
@@ -43,7 +44,7 @@ class Journal:
         return 0
 
     def awaits(self, ticket: int, waiter: BatchWaiter) -> bool:
-        """Tell whether the change with `ticket` is not durable yet; `waiter` is told when it is."""
+        """Tell whether the change with `ticket` is not durable yet. If so, `waiter` is told when it is."""
         return False
 
 
@@ -57,12 +58,12 @@ class MetadataJournal(Journal):
         self.on_durable: Callable[[], None] | None = None
         self.log = log
         self._work = work
-        self._put_ticket: int = 0  # of the latest change that has a batch
-        self._batch: _ChangesInBatch | None = None  # of the open batch, or of an earlier one
+        self._put_ticket: int = 0  # the ticket of the latest change that is in a batch
+        self._batch: _ChangesInBatch | None = None  # the changes in the open batch, or in an earlier one
         self._gathered: deque[MetadataChange] = deque()
         self._holds: int = 0
         self._is_putting: bool = False
-        self._waiters: list[tuple[int, BatchWaiter]] = []  # for a ticket
+        self._waiters: list[tuple[int, BatchWaiter]] = []  # each with the ticket that it waits for
 
     def append(self, change: MetadataChange) -> int:
         """Record `change`, and return its ticket. The caller settles the turn."""
@@ -71,11 +72,11 @@ class MetadataJournal(Journal):
         else:
             try:
                 self._put(change)
-            except MemoryError:  # it is in memory: a client that declares again is told that it is durable
+            except MemoryError:  # it is applied, and clients may rely on it: store it later
                 self.hold()
                 self._gathered.append(change)
                 self.release()
-        self.last_ticket += 1  # not before: nobody waits for one that could not be stored
+        self.last_ticket += 1  # only now: nobody must wait for a change that was not taken
         return self.last_ticket
 
     def awaits(self, ticket: int, waiter: BatchWaiter) -> bool:
@@ -104,12 +105,12 @@ class MetadataJournal(Journal):
             self.log.removals.release()
 
     def put_next(self) -> None:
-        """Store the first of the changes that gathered. If that fails it is still the first."""
+        """Store the first of the gathered changes. If that fails, it stays the first."""
         self._put(self._gathered[0])
         self._gathered.popleft()
 
     def gathered_put(self) -> None:
-        """Note that all changes are stored that had gathered at the release."""
+        """Note that all changes that had gathered at the release are stored."""
         self._is_putting = False
         self._put_gathered()
 
@@ -139,7 +140,7 @@ class MetadataJournal(Journal):
 
 
 class _ChangesInBatch(BatchWaiter):
-    """The changes up to `ticket`, and in the lane those below `end`, are in the batch with the `number`."""
+    """The batch `number` has the changes up to `ticket`: in the lane, those below `end`."""
 
     def __init__(self, journal: MetadataJournal, number: i64) -> None:
         self.number: i64 = number
@@ -158,7 +159,7 @@ class _Putting(Job):
         self._journal = journal
         self._left: int = count
         self._holds: bool = False
-        self._waits: bool = False  # for a batch that it can hold
+        self._waits: bool = False  # whether it waits for a batch that it can hold
 
     def need(self) -> i64:
         return HOLD if self._waits and not self._holds else NOTHING
@@ -182,7 +183,7 @@ class _Putting(Job):
         return True
 
     def failed(self) -> bool:
-        """Release the batch meanwhile: it ends with the changes that are in it."""
+        """Release the batch, with the changes that are in it; the others go into another one."""
         if self._holds:
             self._holds = False
             self._journal.log.release_batch()

@@ -1,4 +1,4 @@
-"""Changes of the metadata in the message log, where they are durable first and wait for SQL.
+"""Changes of the metadata in the message log: they become durable there first, and wait for SQL.
 
     append -> a record in the open batch -> written and synced -> read -> applied to SQL -> settled
 
@@ -6,15 +6,15 @@
         v         1; a larger one is refused
         change    the kind of change: the name of its class in ``vhosts.metadata``
         ...       its fields: text, numbers and truth values as in JSON, several texts as an array, bytes as
-                  hexadecimal digits. One that is missing has the default of its class.
+                  hexadecimal digits. A missing field has the default of its class.
 
-1. Numbers count the changes of a store without end, over all its lives. SQL remembers up to which number it has all of
-   them (`applied`). A change that SQL has is settled, so the live records are those that SQL lacks.
+1. The changes of a store are numbered over all its lives. SQL remembers up to which number it has all of them
+   (`applied`). A change that SQL has is settled, so the live records are those that SQL lacks.
 2. Only durable records are read, so SQL is never ahead of the log.
 3. A waiting change has an entry of 16 bytes in the index in memory. It is read from the log when SQL is ready for it,
    however long SQL has been away.
 4. A number below the end without a record is a lost change. The reader is told, and decides.
-5. A damaged record stays, though SQL has later changes: only an operator gives it up.
+5. A damaged record stays, even if SQL has later changes. Only an operator gives it up.
 """
 
 from __future__ import annotations
@@ -90,17 +90,17 @@ class MetadataLane(RecordLane):
         """Store a change in the open batch; return its number."""
         number: i64 = self.next_number
         self.put(number, encode_change(change), 0)
-        self.next_number = number + 1  # not before: a number without a record is a lost change
+        self.next_number = number + 1  # only now: a number without a record counts as a lost change
         return int(number)
 
     def begin(self, applied: int) -> None:
-        """Begin at a start, where SQL has all changes below `applied` and recovery may have found others."""
+        """Begin at a start: SQL has all changes below `applied`, and recovery may have found others in the log."""
         for index in self.log.indexes.values():
             if index.lane == METADATA:
                 index.owner = self
                 self.index = index
                 self.next_number = index.next_number
-        # The changes in SQL were durable in this log once. An older copy of the log continues after them.
+        # The changes in SQL were durable in this log once. If the log is an older copy, it continues after them.
         if applied > self.next_number:
             self.next_number = applied
         self.durable = self.next_number
@@ -116,7 +116,7 @@ class MetadataLane(RecordLane):
                 _AppliedRead(self, self.log, found, numbers).begin()
 
     def drop_applied(self, numbers: list[int], messages: list[Message | None]) -> None:
-        """Forget records that SQL has had since an earlier life; damaged ones stay."""
+        """Forget records that SQL already had at the start; damaged ones stay."""
         for number, message in zip(numbers, messages, strict=True):
             if message is not None:
                 self.drop(number)
@@ -149,7 +149,7 @@ class MetadataLane(RecordLane):
 
 
 class _AppliedRead(Fetch):
-    """Reads changes that SQL has and the log has not forgotten, to tell which are damaged."""
+    """Reads changes that SQL has and that the log has not forgotten, to find the damaged ones."""
 
     def __init__(self, lane: MetadataLane, log: MessageLog, index: QueueIndex, numbers: list[int]) -> None:
         super().__init__(log, index, numbers, READ_BYTES_MAX)

@@ -1,13 +1,14 @@
 """Publishes that no channel makes: dead letters, messages that an exchange has held, copies for an operator.
 
 1. The exchanges that act on messages act on these as well (``exchanges.content``).
-2. Nothing is mandatory or confirmed here: the caller is told how many take the message.
-3. A message that an exchange has held goes to more than `QUEUES_AT_ONCE` queues over several turns. The others that it
-   holds wait. If the message is stored, the batch is held open, when nothing else holds it: the end of its record there
-   and all queues are in one frame of the log. After a defect of ours the queues that are left get it in another frame.
-4. A message whose routing takes too many steps goes to no queue, never to some of them. It is counted, and the log
-   says so. A dead letter, and a message that an exchange holds, stay where they were, and are tried again later. A turn
-   counts routing, too: `STEPS_PER_QUEUE` of its steps are like giving the message to a queue.
+2. Nothing is mandatory or confirmed here: the caller is told how many queues and exchanges take the message.
+3. If a message that an exchange has held goes to more than `QUEUES_AT_ONCE` queues, it does so over several turns. The
+   other messages that the exchange holds wait. If the message is stored, it holds the batch open as soon as nothing
+   else does. So the end of its record at the exchange, and its records in all queues, are in one frame of the log.
+   After a bug of ours the remaining queues get it in another frame.
+4. A message whose routing takes too many steps goes to no queue at all. It is counted, and the log says so. Dead
+   letters, and messages that an exchange holds, stay where they are, and are tried again later. Routing counts in the
+   work of a turn, too: `STEPS_PER_QUEUE` steps of it cost as much as giving the message to a queue.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 QUEUES_AT_ONCE: Final = 2048
 STEPS_PER_QUEUE: Final = 16
-# A stored message is also written and entered, with the queue's name.
+# A stored message takes these in addition: it is written, and entered under the name of the queue.
 STORED_STEPS: Final = 2
 
 
@@ -107,7 +108,7 @@ class _Spreading(Job):
         self._message = message
         self._queues = queues
         self._next: int = 0
-        self._holds: bool = message.persistent  # the batch, which the caller has held open
+        self._holds: bool = message.persistent  # whether it holds the batch, which the caller has held open
 
     def need(self) -> i64:
         return NOTHING if self._holds or not self._message.persistent else HOLD
@@ -133,7 +134,7 @@ class _Spreading(Job):
             return True
         log.release_batch()
         log.force()
-        log.call_when_written(_Spread(self._held, log))  # the next message may have to hold a batch, too
+        log.call_when_written(_Spread(self._held, log))  # not earlier: the next message may have to hold a batch, too
         return True
 
     def failed(self) -> bool:
@@ -144,7 +145,7 @@ class _Spreading(Job):
 
 
 class _Spread(IndexOwner):
-    """Sends other messages of `held` after one that went to very many queues, when its batch is written."""
+    """Lets `held` release other messages once the batch of a message to very many queues is written."""
 
     def __init__(self, held: HeldMessages, log: MessageLog) -> None:
         self._held = held
@@ -153,13 +154,13 @@ class _Spread(IndexOwner):
 
     def batch_closed(self) -> None:
         if self._log.batch.number == self._batch:
-            self._log.call_when_written(self)  # it was another one
+            self._log.call_when_written(self)  # another batch was closed
         else:
             self._held.is_spreading = False
 
 
 def publish_copy(vhost: VirtualHost, message: Message, exchange: Exchange, routing_key: str) -> tuple[int, bool]:
-    """Publish `message` once more, as an operator asked, with its properties but without its own time.
+    """Publish a copy of `message` for an operator, with its properties but without its own time.
 
     Returns how many queues and exchanges took it, and whether one of them refused it.
 
@@ -180,7 +181,7 @@ def publish_copy(vhost: VirtualHost, message: Message, exchange: Exchange, routi
         copy.republished = True
     copy.expiration_ms = expiration_ms_of(header)
     routed = route_message(vhost, exchange, [routing_key], copy)
-    vhost.timers.worked += len(routed.queues) + routed.cost  # wills whose time has come
+    vhost.timers.worked += len(routed.queues) + routed.cost  # counted for wills, which timers publish
     if not routed.is_complete:
         raise too_many_steps(exchange.name, vhost.name)
     is_refused = False

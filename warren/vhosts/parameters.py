@@ -1,13 +1,13 @@
-"""Runtime parameters: settings by an administrator for parts of the broker that the engine does not know.
+"""Runtime parameters: an administrator's settings for parts of the broker that the engine does not know.
 
 A parameter belongs to a vhost and to a component, ``shovel`` for instance, whose validator checks its value.
 A global parameter belongs to the broker; the engine reads one of them, `CLUSTER_NAME`.
 
-1. A book holds JSON, and a parameter of a vhost was valid when it was set. A parameter from the catalogue is taken
-   unchecked: validators come with the parts of the broker that they are for, and those may be missing now, or stricter
-   than in the version that set it. The part that uses it checks it again, and reports when it cannot use it.
-2. Listeners are told of a change after it was made. They are not told of a parameter set to its current value, nor of a
-   restored one. A deleted vhost clears its parameters one by one.
+1. A book holds JSON, and a parameter of a vhost was valid when it was set. A parameter from the catalogue is not
+   checked again: its validator belongs to a part of the broker that may be missing now, or stricter than in the version
+   that set it. The part that uses the parameter checks it again, and reports when it cannot use it.
+2. Listeners are told of a change after it was made. They are not told when a parameter is set to its current value, nor
+   when one is restored. A deleted vhost clears its parameters one by one.
 3. The limits of a vhost and operator policies are set as parameters, too; `own_change` says how they are kept.
 
 Source: RabbitMQ, "Parameters and Policies", and 3.10.8 for texts.
@@ -189,7 +189,7 @@ class ParameterBook:
 
 
 def own_change(change: MetadataChange) -> MetadataChange:
-    """Return `change` in the form that is kept: as it is, unless it is a parameter that is kept as something else (3).
+    """Return `change` in the form in which it is stored. Some parameters are stored as other things (3).
 
     Raises:
         ValueError: it cannot be set as a parameter.
@@ -238,7 +238,7 @@ def _operator_policy(change: ParameterPut) -> PolicyPut:
 
 
 def _check_value(value: object, levels: int) -> None:
-    """Refuse a value that some readers cannot take: half of a surrogate pair, or more than `levels` levels."""
+    """Refuse a value that some readers cannot read: with half of a surrogate pair, or more than `levels` levels."""
     if levels < 0:
         raise ValueError("a definition is nested too deeply")
     if isinstance(value, str) and not value.isascii():
@@ -256,7 +256,7 @@ def _check_value(value: object, levels: int) -> None:
 
 
 def _check_global(parameter: Parameter) -> None:
-    """Refuse a name of the cluster that connection.start could not carry."""
+    """Refuse a name of the cluster that does not fit into connection.start."""
     if parameter.name != CLUSTER_NAME:
         return
     value = parameter.value
@@ -271,4 +271,4 @@ def _wrong(key: str, wanted: str, value: object) -> str:
 
 
 def _canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True)  # 1 and true are the same to ``==``
+    return json.dumps(value, sort_keys=True)  # values themselves cannot be compared: 1 == True

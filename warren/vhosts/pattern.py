@@ -1,11 +1,11 @@
 """Patterns of permissions and policies: RE2, searched for in names.
 
-1. A search takes time linear in the name and in the `size` of the pattern, and the size is bounded. The longest name
-   takes about a millisecond, and RE2 keeps at most `MEMORY_BYTES` in memory for it in each direction. The caller pays
-   the `steps` of a search.
+1. The time of a search is linear in the length of the name and in the `size` of the pattern, and the size is bounded. A
+   search in the longest name takes about a millisecond. RE2 keeps at most `MEMORY_BYTES` in memory for each direction
+   of a pattern. The caller pays the `steps` of a search.
 2. ``""`` matches nothing, as in RabbitMQ's permissions.
-3. ``^(?!A)B`` is the usual way to exclude names (``^(?!amq\\.).*``), but RE2 does not support it. It means: B from the
-   start of the name, unless A matches there. It is put together from two searches; any other look-around is refused.
+3. ``^(?!A)B`` is the usual way to exclude names (``^(?!amq\\.).*``), but RE2 does not support it. It means: B matches
+   from the start of the name, and A does not. Here two searches do this. Any other look-around is refused.
 4. Patterns that an earlier version stored are kept, larger ones too.
 """
 
@@ -19,15 +19,15 @@ PATTERN_MAX_BYTES: Final = 1024
 MEMORY_BYTES: Final = 64 << 10  # of an RE2, of which two thirds are for its program: 2,730 instructions
 STORED_MEMORY_BYTES: Final = 8 << 20
 SEARCH_STEPS: Final = 2
-# An instruction takes up to 8 ns for each character, while RE2 meets names that differ from earlier ones.
+# An instruction takes up to 8 ns for each character of a name that differs from those that RE2 has seen before.
 SIZE_PER_STEP_SHIFT: Final = 7
-NOTHING: Final = ("", "^$")  # how permissions say that nothing is granted: names of exchanges and queues are not empty
+NOTHING: Final = ("", "^$")  # patterns of permissions that grant nothing: names of exchanges and queues are not empty
 
 
 class Pattern:
-    """A compiled pattern. ``size`` is that of its programs, in instructions. `stored`: an earlier version took it.
+    """A compiled pattern. ``size``: of its programs, in instructions. `stored`: an earlier version accepted it.
 
-    `ignores_case`: letters mean both cases.
+    `ignores_case`: a letter matches both cases.
 
     Raises:
         ValueError: not a regular expression of RE2, longer than `PATTERN_MAX_BYTES`, or too large when compiled.
@@ -58,7 +58,7 @@ class Pattern:
         return part
 
     def steps(self, name: str) -> i64:
-        """Return how much work it is to search `name`, in steps of about a microsecond."""
+        """Return how much work a search in `name` is, in steps of about a microsecond."""
         if self._compiled is None:
             return 0
         return SEARCH_STEPS * (1 + len(self._excluded)) + (self.size * len(name) >> SIZE_PER_STEP_SHIFT)
@@ -74,12 +74,12 @@ class Pattern:
 
 
 def _compile(text: str, shown: str, memory_bytes: int, ignores_case: bool) -> Any:
-    # Imported only when a pattern needs it: 3 MB that brokers save if they only have "everything" and "nothing".
+    # Imported only when a pattern needs it: it takes 3 MB, and patterns for "everything" and "nothing" work without it.
     import re2
 
     options = re2.Options()
     options.log_errors = False
-    options.never_capture = True  # or each match is searched once more, for its groups and ten times as slowly
+    options.never_capture = True  # otherwise RE2 searches each match a second time for its groups, ten times as slowly
     options.max_mem = memory_bytes
     options.case_sensitive = not ignores_case
     try:
@@ -135,7 +135,7 @@ def _next_place(text: str, at: int) -> int:
     if text[at : at + 1] == "^":
         at += 1
     if text[at : at + 1] == "]":
-        at += 1  # the first character of its class stands for itself
+        at += 1  # a ] as the first character of a class does not end it
     while at < len(text) and text[at] != "]":
         if text[at] == "\\":
             at += 1

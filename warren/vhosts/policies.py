@@ -1,17 +1,17 @@
 """The policies of a vhost: settings for all queues and exchanges whose names match a pattern.
 
-1. An entity has at most one policy, and a queue at most one operator policy: among those that apply to it the one with
-   the highest priority, and among equal priorities the first by name.
+1. An entity has at most one policy, and a queue at most one operator policy as well: of those that apply to it, the one
+   with the highest priority, and of equal priorities the first by name.
 2. A policy applies to entities of its kind in whose name its pattern is found, unless it has a key that the type of
    the queue does not support. Operator policies apply to queues only. Policies do not apply to claim queues
    (`queues.claims`), whatever their pattern.
 3. A book holds valid policies only. Their keys are checked here, their values in ``queues.effective_policy``.
-4. All patterns of a book together are bounded in size, since a declaration may try every one of them. A change that
-   makes them no larger is always taken, and so are stored policies.
+4. The total size of all patterns of a book is bounded, since a declaration may try every one of them. A change that
+   does not make it larger is always accepted, and so are stored policies.
 5. The default exchange has no alternate. Policies do not give one to the broker's own exchanges: a policy for all
    exchanges is not meant for traces and events.
 
-Which setting holds where both policies and an argument have one is decided in ``queues.effective_policy``.
+If both policies and an argument have a setting, ``queues.effective_policy`` decides which of them applies.
 
 Source: RabbitMQ, "Policies" and "Operator policies", and 3.10.8 for texts and for which type supports what.
 """
@@ -35,10 +35,12 @@ from warren.vhosts.pattern import Pattern
 
 APPLY_TO: Final = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 PRIORITY_MAX: Final = (1 << 63) - 1
-# Of the patterns of a vhost, in instructions of RE2, plus one for each policy: then the longest name takes 20 ms.
+# The total size of the patterns of a vhost, in instructions of RE2, plus one for each policy. With this, searching in
+# the longest name takes 20 ms.
 SIZE_MAX: Final = 10_000
 BROKERS_OWN: Final = "amq.rabbitmq."
-# This many unknown keys of a definition are compared with the known ones; longer keys are not. And the least likeness.
+# For hints: how many unknown keys of a definition are compared with the known ones, the longest such key, and the least
+# likeness that counts.
 HINTS_TRIED: Final = 3
 HINT_CHARACTERS: Final = 64
 HINT_LIKENESS: Final = 0.75
@@ -59,9 +61,9 @@ _TARGETS: Final = {
 }
 _QUEUE_TYPES: Final = {"classic": _CLASSIC, "quorum": _QUORUM, "stream": _STREAMS}
 
-# Policy keys that do not correspond to an argument of our queues, with the queue types that support them, and keys
-# whose policies apply to other types than the arguments. Exchanges are not asked. Queues are not mirrored; the keys of
-# mirroring are kept so that definitions can be taken over.
+# The queue types that support a policy key, for two kinds of keys: those that are not an argument of our queues, and
+# those that other types support in policies than in arguments. Exchanges do not matter here. Queues are not mirrored:
+# the keys of mirroring are accepted so that definitions of RabbitMQ can be imported.
 _SUPPORT: Final = {
     ALTERNATE_EXCHANGE: _QUEUES,
     "federation-upstream": _CLASSIC | _QUORUM,
@@ -81,7 +83,7 @@ _SUPPORT: Final = {
     "stream-filter-size-bytes": _STREAMS,
     "target-group-size": _QUORUM,
 }
-# The ways to name upstreams, of which a policy has one, and RabbitMQ's names for their values.
+# The three ways to name upstreams, and RabbitMQ's names for their values. A policy has at most one of them.
 _FEDERATION: Final = {
     "federation-upstream": "name",
     "federation-upstream-set": "set name",
@@ -127,7 +129,7 @@ class Policy(PolicySettings):
             choices = ", ".join([f"'{choice}'" for choice in APPLY_TO[1:]])
             errors.append(f"apply-to '{put.apply_to}' unrecognised; should be one of: {choices}, or 'all'")
         try:
-            # Unlike in a permission an empty pattern is found in every name.
+            # In a policy an empty pattern matches every name; in a permission it matches nothing.
             self.pattern = Pattern(put.pattern or ".*", stored=stored)
         except ValueError as invalid:
             errors.append(f"pattern should be regular expression but is invalid: {invalid}")
@@ -145,7 +147,7 @@ class Policy(PolicySettings):
         return 1 + self.pattern.size
 
     def is_for(self, target: int) -> bool:
-        """Tell whether this is for the `target`, one of the bits of `_ALL`, if it has the right name."""
+        """Tell whether this applies to the kind `target`, one of the bits of `_ALL`, whatever the name."""
         return self._targets & target != 0
 
     def applies_to_exchange(self, name: str) -> bool:
@@ -164,10 +166,10 @@ class PolicyBook:
         self.size: i64 = 0
         self.policies: dict[str, Policy] = {}
         self.operator_policies: dict[str, Policy] = {}
-        # The same in the order in which they are asked.
+        # The same policies in the order in which they are tried.
         self._ordered: list[Policy] = []
         self._operators_ordered: list[Policy] = []
-        self._settings: set[str] = set()  # of any of `policies`
+        self._settings: set[str] = set()  # the keys that any of `policies` sets
 
     def put(self, change: PolicyPut, *, stored: bool = False) -> bool:
         """Add a policy, or replace the one of its name; False: it is the same. `stored`: it is in the catalogue, too.
@@ -292,7 +294,7 @@ def _together(policy: Policy | None, operator_policy: Policy | None) -> Effectiv
 
 def _in_order(policies: dict[str, Policy]) -> list[Policy]:
     by_name = [policies[name] for name in sorted(policies)]
-    return sorted(by_name, key=_descending)  # stable: equal priorities stay in the order of names
+    return sorted(by_name, key=_descending)  # the sort is stable: equal priorities stay in the order of names
 
 
 def _descending(policy: Policy) -> int:
@@ -326,7 +328,7 @@ def _hint(unknown: dict[str, object], operator: bool) -> str:
     for key in list(unknown)[:HINTS_TRIED]:
         if len(key) > HINT_CHARACTERS:
             continue
-        # As an argument of queue.declare it begins with x-, in many other programs it has underscores.
+        # Arguments of queue.declare begin with x-, and many other programs use underscores.
         near = get_close_matches(key.lower().removeprefix("x-").replace("_", "-"), known, 1, HINT_LIKENESS)
         if near:
             return f"; did you mean {near[0]} instead of {key}?"

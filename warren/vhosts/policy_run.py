@@ -1,12 +1,12 @@
 """Applies changed policies to the queues and exchanges of a vhost, one after the other (`queues.long_work`).
 
-1. A queue or exchange that has not been reached yet follows the old policies, as if they had not changed. One that is
-   reached follows the policies of that moment, and watchers are told once, even if several changes lead to it.
-2. A vhost has one run. A change that comes while it is under way makes it go round once more. Only the changes are
-   remembered meanwhile, of each policy the latest.
+1. A queue or exchange that has not been reached yet follows the old policies, as if they had not changed. When it is
+   reached, it follows the policies of that moment, and watchers are told once, even after several changes.
+2. A vhost has one run. A change that comes while it is under way causes another round. Only the latest change of each
+   policy is remembered meanwhile.
 3. A queue or exchange that is declared alone follows its policies at once, and its declarer pays for finding them.
-4. Messages that a queue drops when it follows other limits are steps of the run.
-5. After a defect of ours the others follow first, and then the one that it was met at, again and again.
+4. Messages that a queue drops because of other limits count as steps of the run.
+5. If a bug of ours makes a queue or exchange fail, all others follow first. Then it is tried again, repeatedly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warren.vhosts.metadata import PolicyDelete, PolicyPut
 if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
 
-POLICY_STEPS: Final = 8  # for one queue or exchange that gets another policy, besides finding it
+POLICY_STEPS: Final = 8  # to apply policies to one queue or exchange, besides finding them
 
 
 class PolicyChange:
@@ -44,12 +44,12 @@ class PolicyRun(Job):
         self._things: list[Destination] = []  # exchanges, then queues
         self._next: int = 0
         self._is_under_way: bool = False
-        # By kind (operator policy or not) and name: the changes of this round, and those since it began.
+        # The changes of this round, and those since it began; by kind (operator policy or not) and name.
         self._rounds: dict[tuple[bool, str], PolicyChange] = {}
         self._later: dict[tuple[bool, str], PolicyChange] = {}
 
     def is_to_begin(self, change: PolicyPut | PolicyDelete, by: str) -> bool:
-        """Record `change` for a round, another one if one is under way; True when the caller has to begin it."""
+        """Record `change` for the next round. Return True if no round is under way: the caller has to begin one."""
         self._later[(change.operator, change.name)] = PolicyChange(change, by)
         return not self._is_under_way
 
@@ -85,7 +85,7 @@ class PolicyRun(Job):
         return not self._is_under_way
 
     def _begin_round(self) -> bool:
-        """Go round once more if something has changed since this round began."""
+        """Begin another round if something has changed since the last one began; return whether it has."""
         is_due = len(self._later) > 0
         self._things = [*self._vhost.exchanges.values(), *self._vhost.queues.values()] if is_due else []
         self._next = 0
@@ -125,7 +125,7 @@ class PolicyRun(Job):
 
 
 class FirstPolicies(Job):
-    """Has queues follow their policies that `VirtualHost.declare_queue` has declared without, many at a time.
+    """Applies policies to many queues that `VirtualHost.declare_queue` has declared without them.
 
     A queue that has not been reached yet follows no policy.
     """

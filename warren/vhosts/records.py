@@ -1,15 +1,15 @@
 """Values that the broker remembers for a vhost across restarts, besides its topology: small, and known by name.
 
-A caller that must remember a value in the same frame of the log as its messages stores it here in the same turn: after
-a crash both are there, or neither. The commits of staged messages are an example (`server.staging.commit_notes`).
+A value and messages that are stored in the same turn are in one frame of the log: after a crash both are there, or
+neither. The commits of staged messages use this, for example (`server.staging.commit_notes`).
 
 1. A name has one value; storing another one replaces the record in its place.
 2. Nothing may be stored or forgotten before `is_restoring` is False.
-3. Clients can neither see nor change nor remove these values, and policies do not apply to them. They go with their
-   vhost. A value that is stored after that is forgotten at once: it is not for a later vhost of the name.
+3. Clients cannot see, change or remove these values, and policies do not apply to them. They are deleted with their
+   vhost. A value that is stored after that is forgotten at once: it must not reach a later vhost of the same name.
 
     record of the lane `VHOST_RECORDS`
-         0   8  serial number        the larger one is the newer, should damage leave two records of a name
+         0   8  serial number        if damage leaves two records of a name, the larger one is the newer
          8   2  name_bytes
         10      name (UTF-8), value
 """
@@ -26,7 +26,7 @@ from warren.queues.record_lane import RecordLane
 
 
 class VhostRecord:
-    """A value and the numbers of its record; `serial`: the one that is stored in it."""
+    """A value and the numbers of its record. `number`: its place in the lane; `serial`: stored in the record."""
 
     def __init__(self, number: i64, serial: i64, value: bytes) -> None:
         self.number: i64 = number
@@ -40,7 +40,7 @@ class VhostRecords(RecordLane):
     def __init__(self, log: MessageLog, vhost: str) -> None:
         super().__init__(log, vhost, "", VHOST_RECORDS)
         self._records: dict[str, VhostRecord] = {}
-        self._free: list[int] = []  # numbers below the next one
+        self._free: list[int] = []  # unused numbers below the next number
         self._serial: i64 = 0
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class VhostRecords(RecordLane):
         return None if record is None else record.value
 
     def names(self) -> list[str]:
-        """Return all names. There may be very many: their values are for pieces of work of the caller."""
+        """Return all names. There may be very many: the caller should read their values in pieces."""
         return list(self._records)
 
     def values(self, prefix: str) -> list[tuple[str, bytes]]:
@@ -99,7 +99,7 @@ class VhostRecords(RecordLane):
         return True
 
     def found(self, number: i64, body: bytes, time_ms: i64) -> None:
-        """Take a record over; of two with a name the newer one, and drop the other."""
+        """Restore a record; of two with the same name, keep the newer one and drop the other."""
         name_end = 10 + int.from_bytes(body[8:10], "big")
         serial: i64 = int.from_bytes(body[:8], "big")
         name = body[10:name_end].decode()
@@ -121,7 +121,7 @@ class VhostRecords(RecordLane):
         self._free.extend(numbers)
 
     def all_found(self) -> None:
-        """Give out the smallest free numbers first: everything was read."""
+        """Note that everything was read; from now on the smallest free numbers are used first."""
         self._free.reverse()
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
 """Retained messages: the last of each topic of a vhost, for later subscribers (MQTT 5.0, section 3.3.1.3).
 
-1. A retained message is a record of the vhost (`vhosts.records`): it is in one frame of the log with the messages it
-   was published with, and survives as they do.
-2. There are at most `TOPICS_MAX`, with `BYTES_MAX` of all topics, properties and bodies, and one user cannot take all
-   of that (`vhosts.user_shares`). A retained message counts for the user who published it.
-3. An expired message is not found. It is removed when it is looked up, or when another message is retained:
-   `EXPIRED_AT_ONCE` at a time, so expired ones do not take the room of others.
+1. A retained message is a record of the vhost (`vhosts.records`). It is in one frame of the log with the copies of the
+   message that queues get, and survives like them.
+2. A vhost has at most `TOPICS_MAX` of them. Their topics, properties and bodies have at most `BYTES_MAX` together. One
+   user cannot take all of that (`vhosts.user_shares`); a retained message counts for the user who published it.
+3. An expired message is not found. It is removed when it is looked up. In addition, each message that is retained
+   removes up to `EXPIRED_AT_ONCE` expired ones first, so these do not take the room of others.
 
     record "retained:" TOPIC
          0   8  published, in ms since the epoch
@@ -31,7 +31,7 @@ TOPICS_MAX: Final = 150_000
 BYTES_MAX: Final = 96 << 20
 EXPIRED_AT_ONCE: Final = 16
 READ_AT_ONCE: Final = 500
-# This many stale entries are never worth tidying up. More are tidied up little by little.
+# Up to this number, stale entries are not tidied up. More are tidied up little by little.
 STALE_MIN: Final = 1024
 TIDIED_AT_ONCE: Final = 8
 _PREFIX: Final = "retained:"
@@ -52,18 +52,18 @@ class Retained:
 
 
 class RetainedMessages:
-    """The retained messages of one vhost; made when the records have been read. `read` has to be done first."""
+    """The retained messages of one vhost. Make it after the vhost's records are read, and call `read` first."""
 
     def __init__(self, records: VhostRecords) -> None:
         self._records = records
         self.root = TopicLevel()
         self.topic_shares = UserShares(TOPICS_MAX)
         self.byte_shares = UserShares(BYTES_MAX)
-        self._expiring: list[tuple[int, str]] = []  # a heap: when, and the topic; also of messages that have gone
-        self._tidied: list[tuple[int, str]] = []  # a heap as well: current entries go back, some at a time
+        self._expiring: list[tuple[int, str]] = []  # a heap of expiry times and topics, with stale entries
+        self._tidied: list[tuple[int, str]] = []  # a heap that is being tidied up: current entries go back to the other
 
     def read(self) -> Iterator[None]:
-        """Take the records over; None is yielded after each piece. Meanwhile nothing may be retained or removed."""
+        """Restore the messages from their records; yield None after each piece. Until it ends, change nothing here."""
         records = self._records
         assert not records.is_restoring
         for at, name in enumerate(records.names()):
@@ -134,7 +134,7 @@ class RetainedMessages:
         if not self._tidied and len(self._expiring) > 2 * self.count + STALE_MIN:
             self._tidied, self._expiring = self._expiring, []
         for _ in range(min(TIDIED_AT_ONCE, len(self._tidied))):
-            entry = self._tidied.pop()  # the others are still a heap
+            entry = self._tidied.pop()  # without its last element a heap is still a heap
             if self._is_current(entry):
                 heappush(self._expiring, entry)
 
@@ -211,7 +211,7 @@ class RetainedSearch:
 
     def __init__(self, retained: RetainedMessages, filter_: str) -> None:
         self._filter = filter_
-        self._words = _NO_WORDS  # from its first level on: very many searches may wait for their turn
+        self._words = _NO_WORDS  # split when the search begins, to save memory: very many searches may wait
         # Levels still to look at, each with how many words of the filter led there.
         self._left: list[tuple[list[TopicLevel], int]] = [([retained.root], 0)]
 
@@ -220,7 +220,7 @@ class RetainedSearch:
         return not self._left
 
     def next(self) -> str | None:
-        """Look at one level more; return the topic that ends there, if it matches."""
+        """Look at one more level; return the topic that ends there, if it matches."""
         levels, at = self._left[-1]
         level = levels.pop()
         if not levels:
@@ -241,6 +241,6 @@ class RetainedSearch:
         return None
 
     def _maybe(self, topic: str | None) -> str | None:
-        """Return a topic, unless a wildcard in front would stand for a $."""
+        """Return a topic, unless it begins with $ and the filter with a wildcard."""
         hidden = topic is not None and topic.startswith("$") and self._words[0] in ("#", "+")
         return None if hidden else topic

@@ -1,6 +1,6 @@
 """The queues of a vhost in the order of their names, for lists of the API that show a page of them.
 
-1. A list is of one version of the topology. It is made when it is asked for, or given by a caller that sorted in steps.
+1. A list belongs to one version of the topology. It is made on demand, or comes from a caller that has sorted in steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SortedQueues:
         self._version: i64 = 0
 
     def are_of(self, version: i64) -> bool:
-        """Tell whether they are sorted already."""
+        """Tell whether there is a sorted list of this version."""
         return self._version == version
 
     def get(self, version: i64) -> list[BaseQueue]:
@@ -29,7 +29,7 @@ class SortedQueues:
         return self._sorted
 
     def keep(self, queues: list[BaseQueue], version: i64) -> None:
-        """Keep the list of a version that the caller has sorted."""
+        """Keep a sorted list of a version, which the caller has made."""
         self._version = version
         self._sorted = queues
 

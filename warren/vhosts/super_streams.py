@@ -5,23 +5,23 @@
     stream NAME-KEY    bound with the binding key KEY, ``0`` to ``N-1`` unless others are given
     each binding       has ``x-stream-partition-order``: 0, 1, ...
 
-This is RabbitMQ's topology, made of ordinary exchanges, queues and bindings. A client that declares these makes a super
-stream, and they are stored, exported and deleted like others.
+This is RabbitMQ's topology. It consists of ordinary exchanges, queues and bindings: a client can make a super stream by
+declaring these, and they are stored, exported and deleted like all others.
 
     exchange.declare with    makes also
     x-super-stream: N        the partitions ``0`` to ``N-1``; of both types (Warren's own)
     x-super-stream: [KEYS]   a partition for each of these texts; of type ``direct`` (Warren's own)
 
-1. A declaration that makes partitions is carried out whole or refused, and its changes are appended to the journal in
-   one go: all of them are committed, or none. Equivalent streams that exist already become the partitions.
-2. The exchange is then the same as a client of RabbitMQ would have declared: ``x-super-stream`` is true. Arguments for
-   streams go to its partitions, and are not among its own.
-3. A super stream that is declared again must have as many partitions, with the same binding keys and arguments; then
-   nothing is made.
+1. A declaration that makes partitions is carried out as a whole or refused. Its changes are appended to the journal
+   together: all of them are committed, or none. Equivalent streams that exist already become the partitions.
+2. The exchange becomes the same as if a client of RabbitMQ had declared it: ``x-super-stream`` is true. Arguments for
+   streams go to the partitions, and the exchange does not have them.
+3. If a super stream is declared again, the number of partitions, their binding keys and their arguments must be the
+   same. Then nothing is made.
 4. The order of partitions is that of ``x-stream-partition-order``. Those without it come last, in the order of binding.
    A stream counts once, at its first place.
-5. A super stream has at most `PARTITIONS_MAX` bindings: a change of one is a change of the places of all partitions.
-   More bindings that an earlier version has stored are kept.
+5. A super stream has at most `PARTITIONS_MAX` bindings, since a change of one may change the places of all partitions.
+   If an earlier version has stored more bindings, they are kept.
 
 Sources: RabbitMQ, "Super Streams"; the plugin ``rabbitmq_stream`` of 4.x.
 """
@@ -61,7 +61,7 @@ PARTITION_ORDER: Final = "x-stream-partition-order"
 PARTITIONS_MAX: Final = 1_000
 DIRECT: Final = "direct"
 _UNORDERED: Final = 1 << 62
-# Arguments of exchanges themselves, which drop repetitions before they route.
+# Arguments for the exchange itself: exchanges can drop repetitions before they route.
 _OF_EXCHANGES: Final = ("message-deduplication", "deduplication-header", "cache-size", "cache-ttl")
 STREAM_ARGUMENTS: Final = tuple([row.name for row in ARGUMENTS if row.fits(STREAM) and row.key not in _OF_EXCHANGES])
 
@@ -210,7 +210,7 @@ def _keys_of(value: object, type_name: str) -> list[str] | None:
 
 
 def check_declaration(vhost: VirtualHost, wanted: SuperStreamDeclaration) -> None:
-    """Refuse a declaration that cannot be carried out whole, or that differs from existing parts (3).
+    """Refuse a declaration that cannot be carried out as a whole, or that differs from existing parts (3).
 
     Raises:
         ChannelException: 406; 405, a queue of that name belongs to a connection.
@@ -266,7 +266,7 @@ def _inequivalent(wanted: SuperStreamDeclaration, vhost_name: str, current: list
 
 
 def _shown(keys: list[str]) -> str:
-    """Return the number of keys when a number asks for just these, else the keys."""
+    """Return the number of keys if a declaration with this number means these keys, else the keys."""
     return str(len(keys)) if keys == [str(number) for number in range(len(keys))] else ",".join(keys)
 
 

@@ -14,7 +14,8 @@ class TopicLevel(Branch):
 
     def is_empty(self) -> bool:
         """Tell whether nothing ends here or goes through here."""
-        # A method, for mypyc takes an attribute that was set to None for None, of another object of that name, too.
+        # A method: once an attribute was set to None, mypyc assumes that an attribute of the same name is None in other
+        # objects, too.
         return self.topic is None and not self.below
 
     def child(self, word: str) -> TopicLevel | None:

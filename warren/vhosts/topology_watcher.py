@@ -1,7 +1,7 @@
-"""Listeners for changes of a vhost: `channels.events`, which tells the event exchange, and others that join it.
+"""Listeners for changes of a vhost: `channels.events`, which reports to the event exchange, and others.
 
-`by` is the user who made the change. It is `INTERNAL_USER` for a change without a user: a queue that goes with its last
-consumer or with its connection, for instance.
+`by` is the user who made the change. A change without a user has `INTERNAL_USER`: for instance, a queue is deleted with
+its last consumer or with its connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INTERNAL_USER: Final = "rmq-internal"  # as RabbitMQ calls it
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # watchers that connect vhosts with other brokers are not compiled
 class TopologyWatcher:
-    """Listens to one vhost or several. This one ignores everything: a vhost has it until it gets another.
+    """Listens to one vhost or several. This class ignores everything: a vhost has it until it gets another one.
 
     It is called in the middle of a change: it may look at the arguments, but must not change anything in this turn.
     """
@@ -34,7 +34,7 @@ class TopologyWatcher:
         """Note that `exchange` was declared."""
 
     def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
-        """Note that `exchange` is gone; its bindings go next."""
+        """Note that `exchange` is gone; its bindings are removed after this."""
 
     def queue_created(self, vhost: str, queue: BaseQueue, by: str) -> None:
         """Note that `queue` was declared."""
@@ -52,7 +52,7 @@ class TopologyWatcher:
         """Note that `consumer` has its queue and its channel."""
 
     def consumer_deleted(self, consumer: Consumer) -> None:
-        """Note that `consumer` is going; its channel is still its owner."""
+        """Note that `consumer` is about to go; its channel still has it."""
 
     def policies_changed(self, vhost: str) -> None:
         """Note that other policies or operator policies may apply in `vhost`."""
@@ -64,7 +64,7 @@ class TopologyWatcher:
         """Note that `vhost` is gone with everything in it; only `queue_let_go` reports its parts one by one."""
 
     def queue_let_go(self, queue: BaseQueue) -> None:
-        """Note that `queue` of a vhost that was deleted is closed next, maybe turns after `vhost_deleted`."""
+        """Note that `queue` of a deleted vhost is about to be closed, perhaps some turns after `vhost_deleted`."""
 
 
 class TopologyWatchers(TopologyWatcher):

@@ -1,11 +1,11 @@
 """Removes the bindings of a queue or exchange that has been deleted, step by step (``queues.long_work``).
 
-1. A deleted queue or exchange is out of its directory, and ``deleted``: nothing is routed to it, whatever bindings it
-   still has. A new declaration of its name makes another destination, with bindings of its own.
-2. The catalogue drops the bindings together with either end, at once. Only the end of an auto-delete exchange that has
-   lost its last binding is journalled here.
-3. Exchanges that go because others have gone are handled one after the other, not one within the other: their chain
-   may be as long as there are exchanges.
+1. A deleted queue or exchange is no longer in its directory, and is ``deleted``: nothing is routed to it, even if it
+   still has bindings. A new declaration of its name makes another destination, with bindings of its own.
+2. The catalogue drops bindings together with either end, at once. Only one thing is journalled here: the deletion of an
+   auto-delete exchange that has lost its last binding.
+3. The deletion of an exchange may cause that of another one. These are handled one after the other, without recursion,
+   since their chain may be as long as there are exchanges.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warren.vhosts.super_streams import partitions_moved
 if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
 
-# With the work of watchers outside of the engine, which is not compiled.
+# Includes the work of watchers outside of the engine, which are not compiled.
 BINDING_STEPS: Final = 6
 # The index of an exchange may have a place for each word of a key, and for each argument.
 INDEXED_BYTES_PER_STEP: Final = 16
@@ -43,12 +43,12 @@ class Unbinding(Job):
         self._vhost = vhost
         self._by = by
         self._gone: deque[Destination] = deque([gone])
-        self._begun: bool = False  # the first of them
+        self._begun: bool = False  # whether the first of them was begun
         self._outgoing: list[Binding] = []
         self._has_outgoing: bool = False
         self._destinations: list[Destination] = []
         self._sources: list[Exchange] = []
-        self._unbound: list[Binding] = []  # from the source that is next
+        self._unbound: list[Binding] = []  # removed from the current source, and not yet reported to watchers
         self._is_unbound: bool = False
 
     def run(self, steps: Steps) -> bool:

@@ -1,7 +1,7 @@
 """The share that each user may take of something limited.
 
-A user may have `SHARE` times as much as is free. So one user alone gets three quarters, the next one three quarters of
-the rest, and something is left for every other user. Nothing is reserved for users who want nothing.
+A user may have at most `SHARE` times as much as is free. So a single user can get three quarters, the next one three
+quarters of the rest, and something is left for every other user. Nothing is reserved for users who need nothing.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """A virtual host: the exchanges, queues and bindings of one namespace, and how they come and go.
 
 1. `topology_version` changes whenever a routing decision made before may be wrong now.
-2. Every durable thing that comes or goes is in the journal; a reply waits for the ticket of the last change.
+2. Each creation and deletion of something durable is in the journal. A reply waits for the ticket of the last change.
 3. A binding is durable when both of its ends are; it goes with either end. An exclusive queue is never durable.
-4. An auto-delete exchange goes with its last outgoing binding, an auto-delete queue with its last consumer; both
-   only after having had one.
-5. In a vhost with a default queue type, a queue that names no type is declared as if it had named the default, if it
-   may be of that type. A queue that was declared without a type before there was a default can be declared so again.
+4. An auto-delete exchange is deleted with its last outgoing binding, and an auto-delete queue with its last consumer.
+   One that never had any stays.
+5. In a vhost with a default queue type, a declaration without a type means the default, if the queue may be of that
+   type. A queue that was declared without a type before the vhost had a default can be declared so again.
 
-``channels`` decides whether a user may do these things, before they come here. It also tells the consumers of a queue
-that is gone.
+``channels`` checks the permissions before it calls this module. It also notifies the consumers of a deleted queue.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class VirtualHost(ExchangeHost):
         self.record = record
         self.topology_version: i64 = 1
         self.exchanges: dict[str, Exchange] = {}
-        self.seen_keys: dict[str, SeenKeys] = {}  # of the exchanges that drop repetitions
+        self.seen_keys: dict[str, SeenKeys] = {}  # by exchange: those that drop repetitions
         self.queues: dict[str, BaseQueue] = {}
         self.claims_of: dict[str, dict[str, ClaimQueue]] = {}  # the claims of drains, by the queue they belong to
         self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
@@ -118,12 +117,12 @@ class VirtualHost(ExchangeHost):
         self._journal = journal
         self._runnable = runnable
         self._seed = seed
-        self.expired_queues: list[Queue] = []  # the broker deletes them: it knows whom to tell
+        self.expired_queues: list[Queue] = []  # the broker deletes them, since it can notify their consumers
         self.overdue: list[tuple[DeliveryLedger, int, int]] = []  # tags of messages not answered in time, and the time
-        # They refer to us and we to them, until nothing is left (`taken_apart`).
+        # A cycle of references, until the vhost is empty (`taken_apart`).
         self._letters: DeadLettering | None = DeadLettering(self)
         self._policy_run: PolicyRun | None = PolicyRun(self)
-        self.is_crowded: bool = False  # too many dead letters wait to be placed: publishers here wait
+        self.is_crowded: bool = False  # whether publishers wait, because too many dead letters are in line
         self._restored_id: int = 0
         self._restoring: bool = False
         self.policies = PolicyBook()
@@ -133,7 +132,7 @@ class VirtualHost(ExchangeHost):
         self.tracing: bool = False  # copies go to amq.rabbitmq.trace; switched by the broker
         self.watcher = TopologyWatcher()
         self.churn = Churn()  # shared by all vhosts of a broker
-        self.counted = MessageCounts()  # by channels that have ended
+        self.counted = MessageCounts()  # the counts of channels that have ended
         for exchange in standard_exchanges(record.name, seed):
             self.exchanges[exchange.name] = exchange
 
@@ -177,7 +176,7 @@ class VirtualHost(ExchangeHost):
         """Find the retained messages before somebody needs them; yield None after each piece."""
         found = RetainedMessages(self.records)
         yield from found.read()
-        if self._retained is None:  # or somebody has needed them meanwhile
+        if self._retained is None:  # they may have been read on demand meanwhile
             self._retained = found
 
     def bindings(self) -> Iterator[Binding]:
@@ -188,7 +187,7 @@ class VirtualHost(ExchangeHost):
                     yield binding
 
     def partition_of(self, queue: BaseQueue) -> int:
-        found: Exchange | None = None  # of several super streams the first by name
+        found: Exchange | None = None  # the first by name, if there are several super streams
         for source in self.incoming.sources_of(queue):
             if source.is_super_stream and (found is None or source.name < found.name):
                 found = source
@@ -218,7 +217,7 @@ class VirtualHost(ExchangeHost):
     def is_cacheable(self, exchange: Exchange, content: Content) -> bool:
         """Tell whether routing from `exchange` depends on the routing key alone, and messages are not inspected.
 
-        The steps that this takes once for each version of the topology are those of `content`.
+        This takes steps of `content`, once for each version of the topology.
         """
         if self.tracing:
             return False
@@ -230,13 +229,13 @@ class VirtualHost(ExchangeHost):
         return exchange.has_cacheable_routes
 
     def has_claims(self) -> bool:
-        """Tell whether a message on its way to very many queues may make others repetitions."""
+        """Tell whether a message that is still going to very many queues may make other messages repetitions."""
         return any(seen.has_claims() for seen in self.seen_keys.values())
 
     # --- exchanges ------------------------------------------------------------------------------------------------
 
     def declare_exchange(self, declaration: ExchangeDeclaration, by: str = INTERNAL_USER) -> int:
-        """Create the exchange, or check that the one there is equivalent. Return the ticket to wait for.
+        """Create the exchange, or check that the existing one is equivalent. Return the ticket to wait for.
 
         Raises:
             ChannelException: 406, unknown type, bad argument, or inequivalent.
@@ -264,7 +263,7 @@ class VirtualHost(ExchangeHost):
         return self._journal.append(ExchangePut.of(self.name, declaration, by))
 
     def delete_exchange(self, exchange: Exchange, by: str = INTERNAL_USER) -> int:
-        """Delete `exchange` with all bindings from and to it, removed later. Return the ticket to wait for."""
+        """Delete `exchange`; all bindings from and to it are removed later. Return the ticket to wait for."""
         if self.exchanges.get(exchange.name) is not exchange:
             return 0
         ticket = self.take_exchange_out(exchange, by)
@@ -297,10 +296,10 @@ class VirtualHost(ExchangeHost):
         *,
         follows_policies: bool = True,
     ) -> int:
-        """Create the queue, or check that the one there is equivalent. Return the ticket to wait for.
+        """Create the queue, or check that the existing one is equivalent. Return the ticket to wait for.
 
-        `connection` is the declaring one, which owns an exclusive queue. Without `follows_policies` the caller has a
-        new queue follow its policies, by `FirstPolicies`.
+        `connection` is the one that declares, and owns an exclusive queue. Without `follows_policies` the caller has to
+        apply the policies of a new queue, by `FirstPolicies`.
 
         Raises:
             ChannelException: 405, owned by another connection or exclusiveness differs; 406, bad or inequivalent.
@@ -390,7 +389,7 @@ class VirtualHost(ExchangeHost):
             if not claims:
                 del self.claims_of[queue.source_name]
         self.topology_version += 1
-        self.sorted_queues.forget()  # it refers to deleted queues, and these to us
+        self.sorted_queues.forget()  # otherwise it would keep deleted queues in memory
         ticket = 0
         if queue.durable:
             ticket = self._journal.append(QueueDelete(self.name, queue.name))
@@ -416,9 +415,9 @@ class VirtualHost(ExchangeHost):
         *,
         is_last: bool = True,
     ) -> int:
-        """Bind, once. Return the ticket to wait for.
+        """Make a binding unless it exists. Return the ticket to wait for.
 
-        `is_last=False`: more bindings follow; partitions are updated with the last.
+        `is_last=False`: more bindings follow; partitions are updated with the last one.
 
         A queue gets earlier messages that `source` remembers before this, or never (`maybe_bind_job`).
 
@@ -511,11 +510,11 @@ class VirtualHost(ExchangeHost):
         return max(ticket, auto_deleted)
 
     def last_ticket(self) -> int:
-        """Return the ticket to wait for by a client that finds something already gone."""
+        """Return the ticket that a client has to wait for if something that it deletes is already gone."""
         return self._journal.last_ticket
 
     def is_to_auto_delete(self, exchange: Exchange) -> bool:
-        """Tell whether `exchange` goes because its last binding has gone."""
+        """Tell whether `exchange` has to be deleted because its last binding has gone."""
         return exchange.auto_delete and not exchange.is_used() and self.exchanges.get(exchange.name) is exchange
 
     def delete_unused(self, exchange: Exchange, by: str) -> None:
@@ -525,7 +524,7 @@ class VirtualHost(ExchangeHost):
     # --- policies ---------------------------------------------------------------------------------------------------
 
     def follow_policies(self, change: PolicyPut | PolicyDelete, by: str) -> None:
-        """Apply the policies that `policies` has now to everything, step by step: `by` has made `change`."""
+        """Apply the current policies to everything, step by step, after `by` has made `change`."""
         run = self._policy_run
         if run is not None and run.is_to_begin(change, by):
             self.work.begin(run)
@@ -537,7 +536,7 @@ class VirtualHost(ExchangeHost):
             self._policy_run.abandon()
 
     def taken_apart(self) -> None:
-        """Break the remaining references: the vhost is empty, and otherwise only the cyclic collector could free it."""
+        """Break the remaining cycles of an empty vhost: otherwise only the cyclic collector could free it."""
         self._letters = None
         self._policy_run = None
         self.sorted_queues.forget()
@@ -548,7 +547,7 @@ class VirtualHost(ExchangeHost):
     # --- dead letters and time ------------------------------------------------------------------------------------
 
     def post_letter(self, queue: Queue, message: Message, place: i64, reason: str) -> None:
-        # A queue that goes later than the vhost, with its connection, has nowhere to send letters.
+        # An exclusive queue may be deleted after the vhost, with its connection. Its letters have no way to go.
         if self._letters is not None:
             self._letters.post(queue, message, place, reason)
 
