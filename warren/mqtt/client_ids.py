@@ -1,13 +1,13 @@
 """Client ids: each belongs to one connection at a time in its vhost (``Broker.named_clients``).
 
-    no owner     the connection begins, and is the owner from the time when it has entered the vhost (`own`)
-    an owner     the owner ends, and the connection waits as its successor (`succeed`)
+    no owner     the connection begins, and becomes the owner when it has entered the vhost (`own`)
+    an owner     the owner is ended, and the connection waits as its successor (`succeed`)
     release      the owner has released everything: its successor begins
 
-1. A successor begins when the owner has released everything: its queues, its session, and its place where connections
-   are limited.
-2. At most one connection waits. A later one takes its place, and ends it.
-3. The owner and its successors are of the same user. A connection of another user is refused.
+1. A successor begins when the owner has released everything: its queues, its session, and its share of the limits of
+   connections.
+2. At most one connection waits. A later one ends it, and waits in its place.
+3. The owner and its successors belong to the same user. A connection of another user is refused.
 """
 
 from __future__ import annotations

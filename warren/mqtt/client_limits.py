@@ -1,10 +1,12 @@
-"""What an MQTT client takes, as its CONNECT says: Receive Maximum, Maximum Packet Size, Request Problem Information.
+"""The limits that an MQTT client states in CONNECT: Receive Maximum, Maximum Packet Size, Request Problem Information.
 
-1. A packet that is larger than the client takes is not sent. Answers of a fixed size are smaller than the CONNACK that
-   it took. A reason string is left out, another answer ends the connection.
-2. Limits are never changed after they are made: clients that state the same share theirs, as far as `KNOWN_MAX` goes.
+1. A packet that is larger than the client's Maximum Packet Size is not sent. Answers of a fixed size are smaller than
+   the CONNACK that the client accepted. If an answer is too large because of its reason string, that is left out. If
+   another answer is too large, the connection ends.
+2. Limits are never changed after they are made. So clients that state the same limits share one object, for up to
+   `KNOWN_MAX` different limits.
 
-Source: MQTT 5, sections 3.1.2.11.3, 3.1.2.11.4 and 3.1.2.11.7. Before 5.0 a client cannot state any.
+Source: MQTT 5, sections 3.1.2.11.3, 3.1.2.11.4 and 3.1.2.11.7. Before 5.0 a client cannot state limits.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from mypy_extensions import mypyc_attr
 from warren.mqtt.packets import PACKET_MAX, RECEIVE_MAX, REQUEST_PROBLEM, V5, Connect
 from warren.mqtt.reason_codes import TOO_LARGE, MqttError
 
-# Limit for a reason string: the rest is cut off; with a smaller Maximum Packet Size it is left out.
+# A longer reason string is cut off here. If the client's Maximum Packet Size is too small for it, it is left out.
 REASON_CHARACTERS: Final = 256
 REASON_BYTES: Final = 4 * REASON_CHARACTERS + 16
-# The messages of QoS 1 and 2 that may be out to a client that cannot set a limit, and to one that does not.
+# The most unanswered messages of QoS 1 and 2 for a client that cannot state a limit, and for one that states none.
 RECEIVE_MAX_OLD: Final = 100
 RECEIVE_MAX_DEFAULT: Final = 65535
-# Clients of one kind state the same. With more different limits than this, some clients have limits of their own.
+# Clients of one kind state the same limits. Beyond this number of different limits, clients get objects of their own.
 KNOWN_MAX: Final = 64
 
 
@@ -37,11 +39,11 @@ class ClientLimits:
         self.takes_problems: bool = takes_problems and self.takes_words
 
     def takes(self, answer: bytes) -> bool:
-        """Tell whether the client takes a packet so large."""
+        """Tell whether the client takes a packet as large as `answer`."""
         return self.packet_max_bytes == 0 or len(answer) <= self.packet_max_bytes
 
     def check(self, answer: bytes) -> None:
-        """Make sure that the client takes an answer which can neither be sent in part nor be left out.
+        """Make sure that the client takes an answer. Such an answer cannot be shortened or left out.
 
         Raises:
             MqttError: it is larger than the client's Maximum Packet Size.
@@ -57,7 +59,7 @@ class ClientLimits:
 
 OLD: Final = ClientLimits(RECEIVE_MAX_OLD)
 DEFAULTS: Final = ClientLimits(RECEIVE_MAX_DEFAULT, takes_problems=True)
-_known: Final = {(RECEIVE_MAX_DEFAULT, 0, True): DEFAULTS}  # by what clients of 5.0 state
+_known: Final = {(RECEIVE_MAX_DEFAULT, 0, True): DEFAULTS}  # by the values that clients of 5.0 state
 
 
 def limits_of(connect: Connect) -> ClientLimits:

@@ -1,10 +1,13 @@
 """The subscriptions of one connected MQTT client: bindings, their queues, and shares of groups.
 
-1. A filter has one subscription at a time. A change of its options binds first, then unbinds: no message is missed.
-2. What `Filters` of the ledger has is bound; so is each share, whose group's queue the client consumes.
-3. Shares are in the notes of the session before their subscription is answered; the other subscriptions are bindings.
+1. A filter has one subscription at a time. A change of its options first makes the new binding, and then removes the
+   old one, so no message is missed.
+2. Each subscription in `Filters` of the ledger has its binding. For each share, the queue of the group is bound, and
+   the client consumes from it.
+3. A share is written into the notes of the session before its subscription is answered. The other subscriptions are
+   stored as bindings.
 
-The header of ``mqtt.session``, (1), (5) and (7), says which objects of the broker they are.
+The header of ``mqtt.session``, (1), (5) and (7), describes the queues and bindings.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from warren.mqtt.session import MqttSession
 
 SHARES_MAX: Final = 100
-SHARES_EXPIRE_MS: Final = 86_400_000  # unused so long, a shared queue has lost all sessions: those of a crash, that is
+SHARES_EXPIRE_MS: Final = 86_400_000  # a shared queue that is unused for so long is a leftover of a crash
 
 # Shared by all that are empty: never changed.
 _NO_SHARES: Final[dict[str, SharedSubscription]] = {}
@@ -54,13 +57,13 @@ class ClientSubscriptions:
         self.filters = ledger.filters
         self.shared = _NO_SHARES  # by filter, with $share/ and the group
         self.subscriber: Subscriber | None = None  # of the subscriptions of QoS 0, if they need no queue
-        self.has_no_local: bool = False  # some are not to get what their own client publishes
+        self.has_no_local: bool = False  # whether any of them leaves out messages that this client publishes
         self._mqtt = mqtt
         self._ledger = ledger
 
     @property
     def _session(self) -> MqttSession:
-        session = self._mqtt.session  # not kept here: it has us
+        session = self._mqtt.session  # not kept here, since the session refers to this object
         assert session is not None
         return session
 
@@ -69,7 +72,7 @@ class ClientSubscriptions:
         return len(self.filters) + len(self.shared)
 
     def know(self, subscription: Subscription) -> None:
-        """Note a subscription that there is."""
+        """Note a subscription that exists."""
         ledger = self._ledger
         ledger.filters.put(subscription)
         ledger.forget_descriptions()
@@ -106,7 +109,7 @@ class ClientSubscriptions:
         except AmqpError as error:
             version = self._mqtt.version
             if version == V3_1:
-                self._mqtt.fail(error)  # its SUBACK has no word for that
+                self._mqtt.fail(error)  # SUBACK has no code for this error
             elif error.reply_code == ACCESS_REFUSED:
                 note_error(self._mqtt, "connection.error", 1, error)
             return (reason_of(error) if version == V5 else FAILURE), False
@@ -137,7 +140,7 @@ class ClientSubscriptions:
         """Consume from the queue of a group, which is made for its first consumer.
 
         Raises:
-            AmqpError: the user may not, or the filter is not valid.
+            AmqpError: the user lacks a permission, or the filter is not valid.
         """
         session = self._session
         filter_, group = split_shared(shared.filter)
@@ -149,7 +152,7 @@ class ClientSubscriptions:
             run_topology(session, QueueDeclaration(queue, durable=True, arguments=arguments))
             session.sessions.share(queue, session.client_id)
         run_topology(session, m.QueueBind(0, queue, EXCHANGE, key, False, EMPTY_TABLE))
-        session.sessions.share(queue, session.client_id)  # one without the rights would delete the queue as it leaves
+        session.sessions.share(queue, session.client_id)  # after the checks: a share that ends may delete the queue
         filters = Filters()
         filters.put(Subscription(filter_, shared.qos, False, shared.as_published, shared.identifier, EMPTY_TABLE))
         self._ledger.share(queue, filters)
@@ -197,7 +200,7 @@ class ClientSubscriptions:
         return 0
 
     def _needs_no_queue(self) -> bool:
-        """Tell whether subscriptions of QoS 0 are those of a `Subscriber`."""
+        """Tell whether subscriptions of QoS 0 go to a `Subscriber` instead of a queue."""
         session = self._session
         if self.subscriber is not None:
             return True
@@ -205,7 +208,7 @@ class ClientSubscriptions:
         return session.expiry_s == 0 and queue_name(session.client_id, 0) not in session.vhost.queues
 
     def _need_subscriber(self) -> Subscriber:
-        """Return the subscriber, from now on there.
+        """Return the subscriber; make it if it does not exist.
 
         Raises:
             ChannelException: 403, the user may not make its queue, or not read it.

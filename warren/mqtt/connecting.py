@@ -1,14 +1,14 @@
-"""From CONNECT to CONNACK: who the client is, what it asks for, and what it gets.
+"""From CONNECT to CONNACK: the client's login, its requests, and the broker's answer to them.
 
     CONNECT     user and password, a certificate, or a method with its first data
     AUTH        the answers of a client that logs in by a method (`mqtt.login_methods`), then and later
     CONNACK     the session begins, or continues an earlier one of the client id
 
-1. The shell verifies each login; the client is not read meanwhile. A user may be VHOST:USER; a proven identity is a
-   name and nothing else, of the vhost ``/``.
-2. Nothing of an earlier session is changed before it is known that the client takes CONNACK.
-3. A session is kept for at most `SESSION_EXPIRY_MAX_S`. In 3.1 and 3.1.1 one that is not clean is kept so long.
-4. CONNACK states the differences from the client's requests, or from the defaults of 5.0.
+1. The shell verifies each login. Meanwhile the client is not read. The user may have the form VHOST:USER. A proven
+   identity is a plain user name, and its vhost is ``/``.
+2. Nothing of an earlier session is changed before it is certain that CONNACK is not too large for the client.
+3. A session is kept for at most `SESSION_EXPIRY_MAX_S`. In 3.1 and 3.1.1, a session that is not clean is kept so long.
+4. CONNACK states where the session differs from the client's requests, or from the defaults of 5.0.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from warren.mqtt.wills import check_will
 if TYPE_CHECKING:
     from warren.mqtt.peer import MqttPeer
 
-CLIENT_ID_MAX_BYTES: Final = 233  # with the parts around it the name of a queue
+CLIENT_ID_MAX_BYTES: Final = 233  # longer ids would not fit into the names of queues
 # The longest time to keep a session; RabbitMQ has the same limit.
 SESSION_EXPIRY_MAX_S: Final = 86400
 
@@ -99,10 +99,10 @@ class Connecting:
         _verify(peer, user or "", password or b"", is_proven=False, problem=problem)
 
     def name_client(self) -> None:
-        """Give the client the id that it asks for, or one that is free: its login is accepted.
+        """Give the client, whose login is accepted, the id that it asks for, or a new one.
 
         Raises:
-            MqttError: it cannot have that.
+            MqttError: it cannot have the id.
         """
         peer = self._peer
         client_id = self._connect.client_id
@@ -117,7 +117,7 @@ class Connecting:
         peer.client_id = client_id
 
     def finish(self) -> None:
-        """Enter the vhost, and begin or resume the session: the client id is free.
+        """Enter the vhost, and begin or resume the session. The client id must be free.
 
         Raises:
             AmqpError: that is not permitted, or a limit is reached.
@@ -194,10 +194,10 @@ class Connecting:
 
 
 def authenticate(peer: MqttPeer, answer: Answer) -> None:
-    """Take AUTH.
+    """Handle AUTH.
 
     Raises:
-        MqttError: it is not one that may come now.
+        MqttError: it may not come now.
     """
     enhanced = peer.enhanced
     if enhanced is None:
@@ -206,7 +206,7 @@ def authenticate(peer: MqttPeer, answer: Answer) -> None:
 
 
 def _go_on(peer: MqttPeer, enhanced: EnhancedLogin, said: ClaimedIdentity | bytes) -> None:
-    """Send the challenge of a method, or request verification of the identity that it has found out."""
+    """Continue after a step of a method: send its challenge, or request verification of the identity."""
     if isinstance(said, ClaimedIdentity):
         _verify(peer, said.user, said.password, is_proven=said.is_proven)
         return

@@ -8,14 +8,14 @@
     correlation data              correlation_id if it is a text of up to 255 bytes, else the header x-correlation-id
     response topic                the header x-reply-to-topic, as a routing key
     payload format                the header x-payload-format
-    user property                 a header with that name, a text; where a name comes again, a list of texts, and where
-                                  others are between these, the header x-mqtt-order: the names in their order
+    user property                 a header with that name, a text. If a name is repeated: a list of texts. If others are
+                                  between these: in addition the header x-mqtt-order, with all names in their order
     RETAIN                        the header x-mqtt-retain: `RETAINED`, or `REPLAYED` when a retained message is sent
-    the client, if it has subscribed without its own messages     the header x-mqtt-client
+    the client id, if the client has a subscription without its own messages     the header x-mqtt-client
 
-A user property whose name is one on which the broker acts is kept under `_ESCAPE` and that name. Headers of other
-publishers go out as user properties where they are texts, numbers or truth values, in 5.0. Invalid headers are
-harmless: values other than those above, or longer than a packet allows, are left out.
+If the broker acts on a header with the name of a user property, the property is kept under `_ESCAPE` and that name. In
+5.0, headers of other publishers that are texts, numbers or truth values go out as user properties. Invalid headers do
+no harm: values other than those above, or longer than a packet allows, are left out.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _maybe_text(value: bytes) -> str | None:
 
 
 def given_to(found: BasicProperties, headers: Table) -> Properties:
-    """Return the properties of the PUBLISH that a message goes out as, but for its expiry."""
+    """Return the properties of the outgoing PUBLISH of a message, except its expiry."""
     given = Properties()
     values = given.values
     payload_format = headers.get(_FORMAT)
@@ -147,7 +147,7 @@ def given_to(found: BasicProperties, headers: Table) -> Properties:
 
 
 def _give_in_order(headers: Table, order: list[object], given: Properties) -> None:
-    """Give a user property for each name in `order`; headers may have changed since, and the others follow."""
+    """Give a user property for each name in `order`, and then those not in it: headers may have changed since."""
     left: dict[str, list[object]] = {}
     for name, value in headers.items():
         left[name] = value[::-1] if isinstance(value, list) else [value]

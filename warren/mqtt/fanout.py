@@ -1,8 +1,8 @@
 """A message for many MQTT clients is decoded once: `Fanout` keeps the parts that are the same for all of them.
 
-1. PUBLISH of QoS 0 to clients without special requests is made here, up to its body (`Fanout.head`): each client then
-   costs only a copy into an outbox. A body that is not small is not copied at all.
-2. It keeps the latest message, and drops a large one at the end of the turn.
+1. A PUBLISH of QoS 0 to clients without special requests is made here once, up to its body (`Fanout.head`). Then each
+   client costs only a copy into an outbox. A body that is not small is not copied at all.
+2. The parts of the latest message are kept. If it is large, they are dropped at the end of the turn.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Fanout(Job):
         self.timers = timers
         self.churn = churn
         self.message: Message | None = None
-        self.is_special: bool = False  # of a topic that begins with $: not every subscription that matches wants it
-        self.is_unfit: bool = False  # we have failed to make packets of the message: it is dropped
+        self.is_special: bool = False  # as of `Outline`: not every binding that matches wants the message
+        self.is_unfit: bool = False  # making its packets has failed: the message is dropped
         self.head = b""  # of PUBLISH in 3.1 and 3.1.1, up to the body
         self.head_of_5 = b""
         self.body = b""
@@ -53,7 +53,7 @@ class Fanout(Job):
         self.is_unfit = True
 
     def take(self, message: Message, now_ms: i64) -> None:
-        """Make the packets of a message, when it comes to the first subscriber."""
+        """Make the packets of a message: called for its first subscriber."""
         content = message.header_frame()
         header_end: i64 = FRAME_OVERHEAD_BYTES + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
         outline = self.outline_of(message.envelope, content, header_end)
@@ -73,14 +73,14 @@ class Fanout(Job):
         else:
             self.body = message.body()
         self.is_unfit = False
-        self.message = message  # last: everything before is complete
+        self.message = message  # last, when everything else is complete
         if size >= CHUNK_MIN_BYTES and not self._is_large:
             self._is_large = True
             self._is_turn_over = False
             self._work.begin(self)
 
     def run(self, steps: Steps) -> bool:
-        """Release a large message, when this is called again: at the end of the turn."""
+        """Release a large message at the second call, at the end of the turn."""
         if not self._is_turn_over:
             self._is_turn_over = True
             return False

@@ -3,18 +3,18 @@
     QoS 1    PUBLISH ->, <- PUBACK                                     1 to 7FFF
     QoS 2    PUBLISH ->, <- PUBREC, PUBREL ->, <- PUBCOMP              8000 to FFFF
 
-1. The packet id of a delivery follows from its place in its queue. So it is the same when it is sent again, in another
-   connection, and after a restart; nothing but the message has to be stored for that.
-2. PUBLISH of QoS 2 to a session that lasts leaves when everything logged before it is on disk. This covers the message:
-   otherwise, after a crash, another message could have its place and so its packet id. It also covers the release of
-   the packet id.
-3. A packet id of QoS 2 is not given out while it waits for its PUBREC or PUBCOMP. The next message with this id waits,
-   and so do the messages after it. With QoS 1, another id is used. A delivery that the broker has taken back does not
-   wait: its message comes again with the same id. If its PUBREC comes before that, it is not answered as one for an
-   unknown id, since the client would take the message for another one.
-4. Messages that wait here are unacknowledged like all others: there are never more of them than the client takes, nor,
-   but for one message, more bytes than an outbox holds.
-5. A message of QoS 0 from a queue of a higher one goes out with QoS 0, and is settled at once.
+1. The packet id of a delivery follows from its place in its queue. So it is the same when the message is sent again, in
+   another connection, and after a restart. For this, nothing has to be stored but the message.
+2. A PUBLISH of QoS 2 to a session that lasts is sent when everything logged before it is on disk. This includes the
+   message: otherwise, after a crash, another message could have its place and so its packet id. It also includes the
+   release of the packet id.
+3. A packet id of QoS 2 is not used again while it waits for its PUBREC or PUBCOMP. The next message with this id waits,
+   and so do the messages after it. With QoS 1, another id is used instead. If the broker has taken a delivery back, its
+   packet id does not wait: the message comes again with the same id. A PUBREC for it may come before that. It is not
+   answered like one for an unknown id, since then the client would take the message for a new one.
+4. Messages that wait here are unacknowledged like all others. So they are never more than the client takes. Their bytes
+   exceed the limit of an outbox by one message at most.
+5. A message of QoS 0 from a queue of a higher QoS goes out with QoS 0, and is settled at once.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ QOS_2_FROM: Final = 0x8000
 IDS_OF_QOS_2: Final = 0x8000
 
 
-# For ledgers without any, such as those that need no queue: never changed.
+# Shared by all ledgers without such entries: never changed.
 _NO_SHARED: Final[dict[str, Filters]] = {}
 _NO_LEVELS: Final[dict[str, int]] = {}
 _NO_TAGS: Final[dict[int, int]] = {}
 
 
 class Held:
-    """A waiting PUBLISH of QoS 2: for `batch` of the log, 0: not for one, and for its packet id."""
+    """A PUBLISH of QoS 2 that waits for `batch` of the log (0: for none), and for its packet id."""
 
     def __init__(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool, batch: i64) -> None:
         self.consumer = consumer
@@ -65,7 +65,7 @@ class Held:
 
 
 class HeldWaiter(BatchWaiter):
-    """Tells the ledger when the log is so far."""
+    """Tells the ledger when the awaited batch is on disk."""
 
     def __init__(self, ledger: MqttLedger) -> None:
         self.ledger: MqttLedger | None = ledger
@@ -76,7 +76,7 @@ class HeldWaiter(BatchWaiter):
             try:
                 ledger.send_held()
             except Exception as error:
-                ledger.outbox.failed(error)  # the commit is done, and others wait for their confirms
+                ledger.outbox.failed(error)  # do not raise: other waiters of this commit follow
 
 
 class MqttLedger(DeliveryLedger):
@@ -89,7 +89,7 @@ class MqttLedger(DeliveryLedger):
         self.filters = Filters()
         self._shared = _NO_SHARED  # those of shared subscriptions, by consumer tag
         self._levels = _NO_LEVELS  # the QoS that consumers were granted, by their tags
-        self.looks: bool = False  # some subscription has an identifier or an option
+        self.looks: bool = False  # whether some subscription has an identifier or an option
         self.has_stars: bool = False  # a binding may match more than its subscription
         self.direct: i64 = 0  # deliveries without a queue, which have no tag
         self._kept = kept
@@ -97,13 +97,13 @@ class MqttLedger(DeliveryLedger):
         self._log = peer.broker.log
         self._fanout = fanout
         self._tags = _NO_TAGS  # by packet id; also of deliveries that came back to their queue without an answer
-        self._places = _NO_TAGS  # of deliveries of QoS 2 without PUBREC in their queue, by packet id
+        self._places = _NO_TAGS  # by packet id: places in the queue of deliveries of QoS 2 that have no PUBREC yet
         self._held: deque[Held] | None = None  # most clients hold nothing, and a deque takes 700 bytes
-        self._held_bytes: i64 = 0  # of their bodies
-        self._is_full: bool = False  # deliveries have stopped, because too much is held
+        self._held_bytes: i64 = 0  # the bodies of what is held
+        self._is_full: bool = False  # whether deliveries have stopped because too much is held
         self._waiter: HeldWaiter | None = None
         self._awaited_batch: i64 = 0
-        # The form of the last delivery, for the next one of the same outline to the same consumer; None: no last one.
+        # The form of the last delivery, for the next one with the same outline to the same consumer; None: unknown.
         self._outline: Outline | None = None
         self._consumer: Consumer | None = None
         self._qos: i64 = 0
@@ -152,7 +152,7 @@ class MqttLedger(DeliveryLedger):
     def _write(
         self, message: Message, content: bytes, header_end: i64, tag: i64, qos: i64, redelivered: bool, no_ack: bool
     ) -> None:
-        """Write PUBLISH, as it was described."""
+        """Write a PUBLISH in the form that `_describe` has found."""
         outline = self._outline
         assert outline is not None
         given = self._given
@@ -219,7 +219,7 @@ class MqttLedger(DeliveryLedger):
     # --- QoS 2 that waits -------------------------------------------------------------------------------------------
 
     def _has_to_wait(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> bool:
-        """Tell whether a PUBLISH of QoS 2 has to wait, and see to it that it is sent then."""
+        """Tell whether a PUBLISH of QoS 2 has to wait; if so, hold it until it can be sent."""
         batch: i64 = 0
         if self._kept.stored is not None:
             log = self._log
@@ -250,10 +250,10 @@ class MqttLedger(DeliveryLedger):
         return not is_taken and packet_id not in self._kept.released
 
     def send_held(self) -> None:
-        """Send the deliveries that need not wait any longer, as far as the outbox takes them."""
+        """Send the deliveries that need no longer wait, as far as the outbox takes them."""
         held = self._held
         if self._is_full and self.outbox.waiting_bytes() == 0:
-            # Nothing else would start deliveries again: the outbox had nothing to send.
+            # Nothing else would resume deliveries, since the outbox has nothing to send.
             self._is_full = False
             self.outbox.writable = True
             self.turns.wake()
@@ -275,16 +275,16 @@ class MqttLedger(DeliveryLedger):
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def maybe_tag(self, packet_id: int) -> int | None:
-        """Take out the tag of the delivery that PUBACK or PUBREC answers, if it waits for that."""
+        """Remove and return the tag of the delivery that PUBACK or PUBREC answers; None: no delivery waits for it."""
         tag = self._tags.pop(packet_id, None)
         return tag if tag is not None and self.is_outstanding(tag) else None
 
     def take_place(self, packet_id: int) -> int:
-        """Take out the place in the queue of the delivery that PUBREC answers; -1: there was no such delivery."""
+        """Remove and return the place in the queue of the delivery that PUBREC answers; -1: there was no such one."""
         return self._places.pop(packet_id, -1) if self._places else -1
 
     def maybe_held(self, place: int) -> int | None:
-        """Return the tag of the delivery from this place that waits to be sent."""
+        """Return the tag of the held delivery from this place of the queue; None: there is no such one."""
         for each in self._held or ():
             delivery = self.find(each.tag)
             if delivery is not None and delivery.sequence_number == place:
@@ -292,11 +292,11 @@ class MqttLedger(DeliveryLedger):
         return None
 
     def take_room(self, count: int) -> None:
-        """Count messages that the client has not answered for good, as if they were unacked."""
+        """Count messages without the client's last answer as if they were unacked."""
         self.consumer_unacked += count
 
     def give_room(self) -> None:
-        """Release the room of a message that is answered for good."""
+        """Release the room of a message that has the client's last answer."""
         self.consumer_unacked -= 1
         self.make_room()
         self.send_held()
@@ -325,7 +325,7 @@ class MqttLedger(DeliveryLedger):
             if shared is not None:
                 matching = shared.matching(topic)
             else:
-                # A message for subscriptions of more than one QoS comes through the queue of each.
+                # Each QoS has a queue of its own, and a message comes through each whose subscriptions match.
                 matching = [each for each in self.filters.matching(topic) if each.qos == level]
             is_own = outline.client == self._kept.name
             wanting = [each for each in matching if not (each.no_local and is_own)]
@@ -337,7 +337,7 @@ class MqttLedger(DeliveryLedger):
         self._given = outline.given_with(ids) if self.is_v5 else b""
 
     def forget_descriptions(self) -> None:
-        """Forget the outline: the subscriptions are others."""
+        """Forget the form of the last delivery: the subscriptions have changed."""
         self._outline = None
 
     def close(self) -> None:
@@ -352,7 +352,7 @@ class MqttLedger(DeliveryLedger):
 
 
 def _whole(size: i64) -> i64:
-    """Return how long a packet is of which so many bytes remain after the length."""
+    """Return the length of a whole packet that has `size` bytes after its length."""
     if size < 128:
         return size + 2
     if size < 16384:

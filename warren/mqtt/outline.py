@@ -22,7 +22,7 @@ from warren.msgstore.log.message import HEADER_AT, Envelope, Message
 
 
 class Outline:
-    """The outline of messages with an envelope and the properties in ``content``, whose header frame ends there."""
+    """The outline of messages with an envelope and properties; their header frame is ``content`` up to `header_end`."""
 
     def __init__(self, envelope: Envelope, content: bytes, header_end: i64) -> None:
         found = decode_properties(content, HEADER_AT, header_end - 1)
@@ -33,12 +33,12 @@ class Outline:
         self.properties = content[HEADER_AT + PROPERTIES_AT : header_end - 1]
         self.topic = topic_of(envelope.routing_key)
         self.topic_bytes = text(self.topic)
-        self.qos: i64 = 2 if headers.get(QOS_HEADER) == 2 else 1  # of one that is persistent
-        self.is_topic: bool = is_topic(self.topic)  # otherwise it is not delivered
+        self.qos: i64 = 2 if headers.get(QOS_HEADER) == 2 else 1  # if the message is persistent; else it is 0
+        self.is_topic: bool = is_topic(self.topic)  # False: the message is not delivered
         # Whether more than the subscription decides about a delivery.
         self.is_special: bool = self.topic.startswith("$") or not self.is_topic
         self.is_replayed: bool = retain == REPLAYED
-        self.is_retained: bool = retain == RETAINED  # was published to be
+        self.is_retained: bool = retain == RETAINED  # whether it was published with RETAIN
         self.client = client if isinstance(client, str) else ""  # the publisher, if it is known
         self.expiration_ms: i64 = -1
         if found.expiration is not None and found.expiration.isdigit() and len(found.expiration) <= 12:
@@ -47,7 +47,7 @@ class Outline:
         self._encoded = self._given.encode()
 
     def is_of(self, envelope: Envelope, content: bytes, header_end: i64) -> bool:
-        """Tell whether a message with this envelope and header is one of those."""
+        """Tell whether a message with this envelope and header has this outline."""
         return envelope is self.envelope and content[HEADER_AT + PROPERTIES_AT : header_end - 1] == self.properties
 
     def given_with(self, ids: list[int]) -> bytes:

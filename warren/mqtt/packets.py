@@ -18,10 +18,10 @@
     12 PINGREQ  13 PINGRESP
     14 DISCONNECT  15 AUTH        [reason, [(*)]]
 
-1. A length is compared with the received bytes before anything is made of it.
-2. A property stands only in packets that may have it, and once, but for user properties and, in PUBLISH, subscription
-   identifiers.
-3. Any rest in a packet makes it malformed.
+1. A length is checked against the received bytes before anything is allocated for it.
+2. A property is allowed only in certain packets, and only once. Exceptions: user properties and, in PUBLISH,
+   subscription identifiers may be repeated.
+3. Bytes after the last field make a packet malformed.
 
 Source: docs.oasis-open.org, MQTT 3.1.1 and 5.0, sections 1.5, 2 and 3; MQTT 3.1 of IBM.
 """
@@ -49,7 +49,7 @@ PINGREQ: Final = 12
 PINGRESP: Final = 13
 DISCONNECT: Final = 14
 AUTH: Final = 15
-WILL: Final = 0  # not a packet: the place of a will's properties
+WILL: Final = 0  # not a packet: stands for the properties of a will
 
 V3_1: Final = 3
 V3_1_1: Final = 4
@@ -147,7 +147,7 @@ _TRUTHS: Final = frozenset(
 
 
 class Properties:
-    """The properties of a packet: each once, in `values`, but for user properties and subscription identifiers."""
+    """The properties of a packet. `values` has those that may appear only once, by their identifiers."""
 
     def __init__(self) -> None:
         self.values: dict[int, int | str | bytes] = {}
@@ -220,7 +220,7 @@ class Wanted:
         self.qos = options & 3
         self.no_local = options & 4 != 0
         self.as_published = options & 8 != 0
-        self.handling = options >> 4 & 3  # of retained messages: 0 send, 1 when the subscription is new, 2 do not
+        self.handling = options >> 4 & 3  # of retained messages: 0 send, 1 send if the subscription is new, 2 do not
 
 
 class Subscribe:
@@ -380,7 +380,7 @@ def decode_connect(data: bytes, pos: i64, end: i64) -> Connect:
     """Take CONNECT apart.
 
     Raises:
-        MqttError: it is malformed, or of no version that we speak.
+        MqttError: it is malformed, or of a version that is not supported.
     """
     reader = Reader(data, pos, end)
     name = reader.binary()
@@ -477,7 +477,7 @@ def decode_topic(topic: bytes) -> str:
     """Return a topic to publish to.
 
     Raises:
-        MqttError: it is not valid, or `check_topic` says so.
+        MqttError: it is not valid UTF-8, or `check_topic` refuses it.
     """
     found = decode_text(topic)
     check_topic(found)
@@ -485,7 +485,7 @@ def decode_topic(topic: bytes) -> str:
 
 
 def check_topic(topic: str) -> None:
-    """Make sure that `topic` is one that messages can be published to.
+    """Make sure that messages can be published to `topic`.
 
     Raises:
         MqttError: it has wildcards, or is empty.
@@ -495,7 +495,7 @@ def check_topic(topic: str) -> None:
 
 
 def check_filter(filter_: str) -> None:
-    """Make sure that `filter_` is one.
+    """Make sure that `filter_` is a valid filter.
 
     Raises:
         MqttError: it is empty, or a wildcard is not a level of its own, or # is not the last.
@@ -532,7 +532,7 @@ def fits(value: str | bytes) -> bool:
 
 
 def text(value: str) -> bytes:
-    """Return a text; characters that are too many, or cannot be sent, are left out."""
+    """Return an encoded text. Characters that cannot be sent are left out, and a text that is too long is cut off."""
     encoded = value.replace("\0", " ").encode("utf-8", "replace")
     if len(encoded) > LENGTH_MAX:
         encoded = encoded[:LENGTH_MAX].decode("utf-8", "ignore").encode()

@@ -7,23 +7,23 @@ Parts of it have a module each: `connecting` (from CONNECT to CONNACK), `client_
     AWAIT_HEADER     CONNECT                                           CHECKING_LOGIN (the shell verifies the password)
                      CONNECT whose method has a challenge              AWAIT_START_OK
     AWAIT_START_OK   AUTH                                              CHECKING_LOGIN, or the same after a challenge
-    CHECKING_LOGIN   the login is accepted, the vhost entered, and     RUNNING, told by CONNACK
+    CHECKING_LOGIN   the login is accepted, the vhost entered, and     RUNNING, announced by CONNACK
                      the previous owner of the client id has ended
     RUNNING          DISCONNECT                                        CLOSING until all of it has ended, then ENDED
     any              an error, or the socket is gone                   ENDED
 
 1. Before the login a packet has at most `EARLY_BYTES`, and all incomplete packets together are bounded
-   (``channels.early_input``). Afterwards a PUBLISH has at most the size of a message, with a head of at most
-   `PUBLISH_HEAD_BYTES`, any other packet `COMMAND_BYTES`.
-2. An error is told by CONNACK or, in 5.0, by DISCONNECT with a reason; in 3.1 and 3.1.1 the connection just ends, and
-   the log says why.
-3. The will is left when a connection ends for any other reason than DISCONNECT with success, before anything of the
-   session is removed.
-4. A packet is received in pieces, each copied once, which `channels.inbound` counts.
-5. A client that has logged in by a method may do so again while it is connected: by the same method, as the same user.
-   While that is being verified the client is not read.
-6. A client that does not take the answers to its packets is not read while more than `outbox_hard_bytes` of them wait;
-   PUBACK has no answer, and is taken.
+   (``channels.early_input``). After it, a PUBLISH has at most the size of a message, with a head of at most
+   `PUBLISH_HEAD_BYTES`, and any other packet at most `COMMAND_BYTES`.
+2. The client gets an error in CONNACK or, in 5.0, in DISCONNECT with a reason. In 3.1 and 3.1.1 a connection with an
+   error just ends after CONNACK, and the log has the reason.
+3. DISCONNECT with success drops the will. If the connection ends in any other way, the will is published or kept
+   (`mqtt.wills`), before anything of the session is removed.
+4. A packet is received in pieces. Each is copied once, and `channels.inbound` counts them.
+5. A client that has logged in by a method may do so again while it is connected, by the same method and as the same
+   user. While that is being verified the client is not read.
+6. If more than `outbox_hard_bytes` wait for a client after a packet that has an answer, the client is not read until it
+   has taken everything. PUBACK has no answer, and does not cause this.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ EARLY_BYTES: Final = 65536
 COMMAND_BYTES: Final = 262144
 PUBLISH_HEAD_BYTES: Final = 131072  # a topic and properties
 _PROTOCOLS: Final = {version: f"MQTT {name}" for version, name in VERSION_NAMES.items()}
-# The flags that each packet has to have; PUBLISH means something by them.
+# The flags that each packet has to have. In PUBLISH they have a meaning.
 _FLAGS: Final = {SUBSCRIBE: 2, UNSUBSCRIBE: 2, PUBREL: 2}
 
 NEXT_STATES: Final[tuple[tuple[int, ...], ...]] = (
@@ -146,7 +146,7 @@ class MqttPeer(Peer):
 
     @property
     def client_properties(self) -> Table:
-        """The properties that it states. They are made when they are read: there may be very many of them."""
+        """The client's properties for the API. They are made on demand: there may be very many clients."""
         return {"product": "MQTT client", "client_id": self.client_id} if self.client_id else {}
 
     # --- in ---------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class MqttPeer(Peer):
                 if shift > 21:
                     raise malformed("a remaining length of more than four octets")
             if shift >= 0:
-                break  # its length is still to come
+                break  # the rest of the length has not come yet
             first: i64 = data[pos]
             self._check_size(first >> 4, size)
             stop: i64 = at + size
@@ -263,7 +263,7 @@ class MqttPeer(Peer):
         return {"mqtt": told}
 
     def count_command(self) -> None:
-        """Count work that a packet takes which is not like many before it."""
+        """Count the work of a packet that cannot reuse what earlier packets have prepared."""
         self.units_left -= METHOD_UNITS
 
     def _publish(self, first: i64, data: bytes, pos: i64, end: i64) -> bool:
@@ -312,7 +312,7 @@ class MqttPeer(Peer):
         if self.version == V5:
             reader = Reader(data, pos, end)
             head_bytes = len(topic) + int(reader.varint())
-            if head_bytes > PUBLISH_HEAD_BYTES:  # taken apart in one go, while all others wait
+            if head_bytes > PUBLISH_HEAD_BYTES:  # a head is decoded without a pause, while all others wait
                 raise MqttError(TOO_LARGE, f"a topic and properties of more than {PUBLISH_HEAD_BYTES} bytes")
             reader.pos = pos
             properties = reader.properties(PUBLISH)
@@ -413,11 +413,11 @@ class MqttPeer(Peer):
         self.write_when_durable(packet, 0, int(log.batch.number))
 
     def answers_sent(self) -> i64:
-        """Return how many answers that had to wait for the disk have left."""
+        """Return how many of the answers that had to wait for the disk were sent."""
         return self._gate.opened
 
     def answers_held(self) -> i64:
-        """Return how many such answers there are, with those that wait."""
+        """Return how many such answers there were so far, including those that still wait."""
         return self._gate.held()
 
     def open_gate(self) -> bool:
@@ -504,7 +504,7 @@ class MqttPeer(Peer):
                 session.authorize(CONFIGURE, "queue", queue_name(self.client_id, 0))
             session.keep_for(min(expiry, SESSION_EXPIRY_MAX_S))
         if answer.reason == SUCCESS:
-            self._will = None  # a DISCONNECT that is refused leaves it
+            self._will = None  # only now: a DISCONNECT that is refused does not drop the will
         self.enter(CLOSING)
         self.heartbeats.deadline_s = NO_LIMIT_S  # until everything has ended
         self.end_channels()
@@ -518,14 +518,14 @@ class MqttPeer(Peer):
             self._will = None
             if will is not None:
                 leave_will(session, will)
-            self.running = False  # the client is not told about the rest
+            self.running = False  # nothing more is sent to the client
             if self._connecting is not None and session.kept.stored is None:
-                session.sessions.end(session.kept)  # CONNACK refuses it: the queues of its id are not its own
+                session.sessions.end(session.kept)  # CONNACK refuses the client: queues with its id are not its own
             elif self._connecting is None and session.expiry_s == 0:
                 session.end_for_good()
             else:
                 session.sessions.leave(session.kept)
-        # A connection that waits for the client id has to hear of the end, however it came.
+        # A connection that waits for the client id has to learn of the end, whatever its reason.
         super().end_channels(answered=True)
 
     def drained(self) -> None:
@@ -563,7 +563,7 @@ class MqttPeer(Peer):
         self.end()
 
     def _write_disconnect(self, reason: int, explanation: str) -> None:
-        """Send DISCONNECT, without words where the client does not take so much."""
+        """Send DISCONNECT; without a reason string if that would make it too large for the client."""
         self.outbox.write(disconnect(reason, self.limits.words(explanation)))
 
     def send_close(self, reply_code: int, explanation: str, method_id: int) -> None:

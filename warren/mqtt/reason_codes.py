@@ -25,7 +25,7 @@ from warren.channels.login import ConnectionLimitReached
 SUCCESS: Final = 0x00
 NO_SUBSCRIBERS: Final = 0x10
 NO_SUBSCRIPTION: Final = 0x11
-CONTINUE_LOGIN: Final = 0x18  # of AUTH, as the next one
+CONTINUE_LOGIN: Final = 0x18  # of AUTH, like the next one
 LOGIN_AGAIN: Final = 0x19
 UNSPECIFIED: Final = 0x80
 MALFORMED: Final = 0x81

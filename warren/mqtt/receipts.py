@@ -2,8 +2,7 @@
 
 1. PUBACK and PUBREC mean what a confirm means; see `channels.confirms`.
 2. A message of QoS 2 is taken over once: its packet id is remembered (`vhosts.kept_sessions`) in the frame of the log
-   that has the message, even if its connection ends first. PUBREC waits for that frame, whether anybody has subscribed
-   or not.
+   that has the message, even if its connection ends first. PUBREC waits for that frame, even without a subscriber.
 3. A refused message is not remembered: its packet id may be used for another message.
 """
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from warren.mqtt.session import MqttSession
 
 PACKET_IDS: Final = 65535
-# With a packet id, that it is of QoS 2.
+# This bit, set in a packet id, means that it is of QoS 2.
 OF_QOS_2: Final = 1 << 16
 
 
@@ -45,7 +44,7 @@ class Receipts(Confirms):
         """Answer `packet_id` when the next publish is confirmed. `crc`: of a message of QoS 2.
 
         Raises:
-            MqttError: there are more of them than packet ids.
+            MqttError: more messages wait for an answer than there are packet ids.
         """
         if len(self._waiting) >= PACKET_IDS:
             raise MqttError(RECEIVE_MAXIMUM, f"more than {PACKET_IDS} messages that await PUBACK or PUBREC")
@@ -58,7 +57,7 @@ class Receipts(Confirms):
             self._waiting.append((int(self.published) + 1, packet_id, reason))
 
     def expect_again(self, packet_id: int) -> bool:
-        """Answer a packet id of QoS 2 once more, when the publishes so far are confirmed; False: it is already."""
+        """Answer a packet id of QoS 2 again, when all publishes so far are confirmed; False: they are already."""
         if self.unanswered_count() == 0:
             return False
         if len(self._waiting) >= PACKET_IDS:

@@ -1,12 +1,12 @@
 """Retained messages on their way to new subscriptions of an MQTT session.
 
-    Replays         what a session has of these jobs, and which of them waits for what
+    Replays         the jobs of a session, and what each of them waits for
     Replay          to a client that is connected, QoS 0 without a queue: as fast as the client takes them
     StoredReplay    to a queue of the session: it waits for the client's answers, for the disk and for memory
 
 1. Each filter is searched once, the oldest first. A filter that is subscribed to again starts over.
-2. A job that waits is out of the list of work. It begins again when the client has answered (`client_answered`), has
-   taken everything that was sent (`client_took_all`), or when the SUBACK before it has left (`answers_left`).
+2. A job that waits is not in the list of work. It continues when the client has answered (`client_answered`) or has
+   taken everything that was sent (`client_took_all`), or when the SUBACK before it was sent (`answers_left`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from warren.mqtt.subscribing import SubscribeRun
 
 RETAINED_STEPS: Final = 10
-# With this number of messages ready in its queue, or as many bytes as for QoS 0, no more retained messages are added.
+# No more retained messages are added to a queue that has this number of ready messages, or as many bytes as are allowed
+# for QoS 0.
 REPLAYED_AHEAD: Final = 1000
 
 
 class _Searches:
-    """For which new subscriptions retained messages are still to be looked for: each filter once, the oldest first."""
+    """The new subscriptions whose retained messages have not all been found: each filter once, the oldest first."""
 
     def __init__(self) -> None:
         self._filters: deque[str] = deque()
@@ -58,13 +59,13 @@ class _Searches:
         del self._searches[self._filters.popleft()]
 
     def take_over(self, others: _Searches) -> None:
-        """Add all of `others`, which has none afterwards."""
+        """Move all of `others` here."""
         for filter_ in others._filters:
             self.put(*others._searches[filter_])
         others._forget()
 
     def clear(self, reclamation: Reclamation) -> None:
-        """Forget all; very many are taken apart later."""
+        """Forget all; if they are very many, later turns free them."""
         reclamation.add_named(self._searches, 0)
         self._forget()
 
@@ -86,7 +87,7 @@ class Replay(Job):
         self._left.put(subscription, RetainedSearch(self._session.vhost.retained(), subscription.filter))
 
     def take_over(self, other: Replay) -> None:
-        """Send what `other` has left, too."""
+        """Take over the rest of `other`."""
         self._left.take_over(other._left)
 
     def give_up(self) -> None:
@@ -120,8 +121,8 @@ class Replay(Job):
 class StoredReplay(Job):
     """Retained messages for new subscriptions whose messages go to a queue of the session.
 
-    It waits while the client has much to take: only the client's answers end that, and they are read meanwhile. It also
-    waits for the disk and for memory. If a filter is subscribed to again before it is done, it starts over.
+    It waits while much waits for the client. Only the client's answers change that, so the client is read meanwhile. It
+    also waits for the disk and for memory. If a filter is subscribed to again before it is done, it starts over.
     """
 
     def __init__(self, replays: Replays) -> None:
@@ -172,14 +173,14 @@ class StoredReplay(Job):
 
 
 class Replays:
-    """The retained messages that a session is still to be sent. Made with the first ones."""
+    """The retained messages that still have to be sent to a session. Made with the first ones."""
 
     def __init__(self, session: MqttSession, mqtt: MqttPeer) -> None:
         self.session = session
         self._mqtt = mqtt
         self._replay: Replay | None = None  # waits for the client to take the sent bytes
-        self._held_runs: list[SubscribeRun] = []  # their SUBACK waits for the disk, and what is retained for the SUBACK
-        self._stored: StoredReplay | None = None  # for queues of the session, from the first time on
+        self._held_runs: list[SubscribeRun] = []  # their SUBACK waits for the disk, and their retained messages for it
+        self._stored: StoredReplay | None = None  # for queues of the session, once it was needed
 
     def send(self, topic: str, subscription: Subscription) -> i64:
         """Send a subscription the retained message of `topic`; return its bytes."""
@@ -195,7 +196,7 @@ class Replays:
         return found.memory_bytes
 
     def stored(self) -> StoredReplay:
-        """Return the job that sends retained messages to the queues of this session; it exists from now on."""
+        """Return the job that sends retained messages to the queues of this session; make it if it does not exist."""
         replay = self._stored
         if replay is None:
             replay = StoredReplay(self)
@@ -203,7 +204,7 @@ class Replays:
         return replay
 
     def waits_for_answer(self, run: SubscribeRun) -> bool:
-        """Tell whether the latest answer waits for the disk; `run` then continues when it has left."""
+        """Tell whether the latest answer waits for the disk. If so, `run` continues when that answer was sent."""
         held = self._mqtt.answers_held()
         if held == self._mqtt.answers_sent():
             return False
@@ -212,7 +213,7 @@ class Replays:
         return True
 
     def answers_left(self) -> None:
-        """Send retained messages that belong after answers that have left: these waited for the disk."""
+        """Send the retained messages of subscriptions whose SUBACK had to wait for the disk, and was sent now."""
         sent = self._mqtt.answers_sent()
         held = self._held_runs
         count = 0
@@ -224,7 +225,7 @@ class Replays:
     def is_far_behind(self, qos: int) -> bool:
         """Tell whether so much waits in a queue of this session that retained messages should wait.
 
-        A session that outlives its connection gets them all when that has ended: nobody would send them later.
+        When the connection of a lasting session has ended, nothing waits: nothing would send these messages later.
         """
         session = self.session
         queue = session.vhost.queues.get(queue_name(session.client_id, qos))
@@ -243,7 +244,7 @@ class Replays:
     def has_to_wait(self, subscription: Subscription, replay: Replay) -> bool:
         """Tell whether the client has to take something before it is sent more retained messages.
 
-        Nothing more is read from it meanwhile; afterwards `replay` continues.
+        Until then it is not read. Afterwards `replay` continues.
         """
         subscriber = self.session.subscriptions.subscriber
         if subscription.qos > 0 or subscriber is None or not subscriber.is_behind():

@@ -24,7 +24,7 @@ def retain(
     body: bytes,
     most_bytes: int,
 ) -> None:
-    """Retain a message of `user` for its topic; an empty one removes the current one.
+    """Retain a message of `user` for its topic. An empty message removes the current one.
 
     Raises:
         MqttError: it is larger than `most_bytes`, or too much is retained already.

@@ -3,19 +3,20 @@
 Its subscriptions are in `mqtt.client_subscriptions`. Requests for many of them are jobs (`mqtt.subscribing`), and so
 are retained messages for them (`mqtt.replays`).
 
-1. A subscription is a binding of ``amq.topic`` to a queue of its client id for each QoS, ``mqtt-subscription-IDqos0``
-   to ``…2``. A session that ends with its connection has exclusive queues, and of QoS 0 no queue but a `Subscriber`,
-   with the name and the rights of the queue. One that lasts has durable ones; its subscriptions are found again as
-   bindings, and the rest of its state in `vhosts.kept_sessions`.
+1. A subscription is a binding of ``amq.topic`` to a queue. A client id has one queue for each QoS,
+   ``mqtt-subscription-IDqos0`` to ``…2``. A session that ends with its connection has exclusive queues; for QoS 0 it
+   has a `Subscriber` instead of a queue, with the name and the rights of the queue. A session that lasts has durable
+   queues. Its subscriptions are restored from the bindings, and the rest of its state from `vhosts.kept_sessions`.
 2. PUBACK and PUBREC are confirms (`mqtt.receipts`): a message in a durable queue is on disk. So is a retained message.
-3. PUBREL settles a message of QoS 2: it leaves when it is on disk that the queue has forgotten the message and the
-   session remembers its packet id. PUBCOMP leaves when it is on disk that the packet id is free.
-4. All queues together have at most as many messages out as the client takes (Receive Maximum), until PUBACK or
-   PUBCOMP.
+3. PUBREC from the client settles a message of QoS 2. PUBREL is sent when two things are on disk: the queue has
+   forgotten the message, and the session remembers its packet id. PUBCOMP is sent when it is on disk that the packet id
+   is free.
+4. All queues together have at most as many unanswered messages as the client takes (Receive Maximum). A message is
+   answered by PUBACK or PUBCOMP.
 5. Subscription identifiers and options are arguments of the binding. The subscriptions that match a message are found
    at the delivery, if they are needed.
-6. Retained messages follow the SUBACK of their subscription, which may wait for the disk. They come through the queue
-   of the subscription, like any other message; without a queue they come as fast as the client takes them.
+6. Retained messages follow the SUBACK of their subscription, which may wait for the disk. They go through the queue of
+   the subscription like other messages. Without a queue they are sent as fast as the client takes them.
 7. The clients that share a subscription are consumers of one queue. They are granted QoS 1 at most: a QoS 2 exchange
    cannot move to another client halfway.
 """
@@ -76,12 +77,12 @@ if TYPE_CHECKING:
 
 TOPICS_KEPT: Final = 64
 TOPIC_KEPT_BYTES: Final = 256
-# Limit for messages that wait for PUBACK, PUBREC or PUBREL of a client of 5.0; for those of QoS 2 of any client.
+# The most messages from a client that are not answered for good: all of a client of 5.0, those of QoS 2 of any client.
 UNANSWERED_MAX: Final = 1024
 
 
 class MqttSession(Session):
-    """The one session of an MQTT connection. `expiry_s`: how long it outlives it; 0: it does not."""
+    """The session of an MQTT connection. `expiry_s`: how long it outlives the connection; 0: it ends with it."""
 
     def __init__(self, peer: MqttPeer, sessions: MqttSessions, kept: KeptSession, expiry_s: int) -> None:
         self._mqtt: MqttPeer = peer
@@ -93,15 +94,15 @@ class MqttSession(Session):
         self.kept = kept
         self.client_id = kept.name
         self.expiry_s = expiry_s
-        self.is_resumed: bool = False  # its session existed before the connection: to end it earlier takes a right
+        self.is_resumed: bool = False  # whether it existed before the connection: then ending it needs permission
         self.prefetch = min(peer.limits.receive_max, UNANSWERED_MAX)
         self.subscriptions = ClientSubscriptions(peer, self._ledger)
         self.replays: Replays | None = None  # of retained messages, from the first ones on
         # By topic, the publishes without properties, for each QoS.
         self._prepared: list[dict[bytes, PreparedPublish]] | None = None  # from its first PUBLISH on
         self._receipts: Receipts | None = None
-        self._ticket: int = 0  # of the latest change that this connection has made
-        self._batch: int = 0  # of the log, with the latest record of the session
+        self._ticket: int = 0  # the ticket of the latest change that this connection has made
+        self._batch: int = 0  # the batch of the log that has the latest record of the session
 
     # --- results of commands ----------------------------------------------------------------------------------------
 
@@ -140,7 +141,7 @@ class MqttSession(Session):
             kind = PUBREC if qos == 2 else PUBACK
             self._mqtt.outbox.write(acknowledgement(kind, packet_id, V5, QUOTA, words))
         else:
-            # Nothing else tells the client: without PUBACK it would wait, and block the messages after it.
+            # Only the end of the connection tells the client: it would wait for PUBACK, and hold back later messages.
             self._mqtt.fail(MqttError(QUOTA, explanation))
 
     # --- PUBLISH ----------------------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ class MqttSession(Session):
         self._publish(prepared, qos, packet_id, body, crc)
 
     def _crc_of(self, prepared: PreparedPublish, packet_id: int, body: bytes) -> int:
-        """Return the crc of a message of QoS 2; forget its packet id if that is of another one."""
+        """Return the crc of a message of QoS 2. Forget its packet id if that belongs to another message."""
         crc = zlib.crc32(body, zlib.crc32(prepared.arguments))
         kept = self.kept
         if kept.earlier and self.sessions.is_of_another(kept, packet_id, crc):
@@ -203,10 +204,10 @@ class MqttSession(Session):
         prepared.publish(self, body)
 
     def _check_room(self, receipts: Receipts, qos: i64) -> None:
-        """Make sure that the client may have one more message that is not answered for good.
+        """Make sure that the client may send one more message before earlier ones are answered for good.
 
         Raises:
-            MqttError: it may not.
+            MqttError: too many are not answered for good.
         """
         received = len(self.kept.received)
         if self._mqtt.version == V5:
@@ -260,7 +261,7 @@ class MqttSession(Session):
                 run_topology(self, m.QueueDelete(0, name, False, False, False))
 
     def resume(self) -> bool:
-        """Continue an earlier session of this client id; False without one. `ResumeRun` does the long work.
+        """Continue an earlier session of this client id; False if there is no such one. `ResumeRun` does the long work.
 
         Raises:
             ChannelException: 403, 405, its queues may not be read.
@@ -272,7 +273,7 @@ class MqttSession(Session):
                 is_there = True
                 self.authorize(READ, "queue", queue.name)
                 if self.expiry_s == 0 or self.kept.stored is None:
-                    # It is deleted with this connection; or it was not of a session so far, and will end with this one.
+                    # The queue will end with this connection, or with the session, which it did not belong to so far.
                     self.authorize(CONFIGURE, "queue", queue.name)
         for each in shared_of(self.kept.notes):
             self.subscriptions.take_share(each)
@@ -288,7 +289,7 @@ class MqttSession(Session):
         version = self._mqtt.version
         released = [acknowledgement(PUBREL, packet_id, version) for packet_id in self.kept.released]
         if released:
-            self._answer(b"".join(released))  # they may not be in the log yet, when the session was taken over
+            self._answer(b"".join(released))  # after a takeover these packet ids may not be in the log yet
 
     def keep_for(self, expiry_s: int) -> None:
         """Change the session expiry. Exclusive queues still end with the connection."""
@@ -338,7 +339,7 @@ class MqttSession(Session):
             self._lost(subscriber.name)
 
     def need_replays(self) -> Replays:
-        """Return the retained messages on their way; they exist from now on."""
+        """Return the jobs for retained messages; make them if they do not exist."""
         if self.replays is None:
             self.replays = Replays(self, self._mqtt)
         return self.replays
@@ -360,7 +361,7 @@ class MqttSession(Session):
                 self.replays.client_answered()
 
     def on_pubrec(self, answer: Answer) -> None:
-        """Handle PUBREC: the client has a message of QoS 2, or with an error it does not want it.
+        """Handle PUBREC: the client has a message of QoS 2 or, if it states an error, does not want it.
 
         Raises:
             MqttError: it is of a message of QoS 1; too many packet ids are remembered.
@@ -375,7 +376,7 @@ class MqttSession(Session):
         if tag is None and place >= 0:  # the broker has taken the delivery back
             tag = ledger.maybe_held(place)
             if tag is None and self._waits_at(place):
-                return  # answered when the message has come again
+                return  # the answer follows when the message has come again
         if answer.reason >= FAILURE:
             if tag is not None:
                 self.acknowledge(tag, False)
@@ -452,4 +453,4 @@ class MqttSession(Session):
             self.replays.end()
             self.replays = None
         super().ended()
-        self._mqtt.session = None  # a cycle would stay in memory
+        self._mqtt.session = None  # break the cycle, which would stay in memory

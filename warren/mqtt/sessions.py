@@ -1,7 +1,8 @@
 """The MQTT sessions of a vhost: those kept while disconnected, and shared subscriptions.
 
-1. The queues of a session are deleted when the session ends; ``x-expires`` on them removes leftovers of a crash.
-2. The queue of a shared subscription is deleted when its last subscriber has unsubscribed, or its session has ended.
+1. The queues of a session are deleted when the session ends. Their ``x-expires`` removes leftovers of a crash.
+2. The queue of a shared subscription is deleted when its last subscriber has unsubscribed, or when the session of that
+   subscriber has ended.
 
     notes of a session     a field table, empty in what earlier versions have stored
         user               the user that has connected last
@@ -35,9 +36,9 @@ def queue_name(client_id: str, qos: int) -> str:
 
 
 def arguments_of_queue(vhost: VirtualHost, expires_ms: int) -> bytes:
-    """Return the arguments of a durable queue of subscriptions, which goes when it is unused for so long.
+    """Return the arguments of a durable queue of subscriptions, which is deleted if it is unused for `expires_ms`.
 
-    Its type is the default of the vhost, but never a stream: that has no answers, and does not expire.
+    Its type is the default of the vhost, but never a stream: a stream has no acknowledgements, and does not expire.
     """
     arguments: Table = {"x-expires": expires_ms}
     if vhost.record.default_queue_type == STREAM:
@@ -107,7 +108,7 @@ class MqttSessions(KeptSessions):
         self._subscribers.setdefault(queue, {})[client_id] = None
 
     def leave_share(self, queue: str, client_id: str) -> None:
-        """Remove a session from a share; with the last one the queue is deleted."""
+        """Remove a session from a share; delete the queue with its last session."""
         subscribers = self._subscribers.get(queue)
         if subscribers is None or client_id not in subscribers:
             return
@@ -175,10 +176,10 @@ def sessions_of(broker: Broker, vhost: VirtualHost) -> MqttSessions:
 
 
 def restore_sessions(broker: Broker) -> Iterator[None]:
-    """Go on with the sessions and wills that the log has: they end, and go out, though no client comes.
+    """Restore the sessions and wills that the log has: they expire and are published even if no client comes.
 
-    None is yielded after each piece. Retained messages are read, too, and not when the first client asks: all others
-    would wait.
+    Yields None after each piece. Retained messages are read here as well: if the first client that asks caused this,
+    all others would wait for it.
     """
     for vhost in list(broker.vhosts.values()):
         if _is_unread(vhost):
@@ -188,7 +189,7 @@ def restore_sessions(broker: Broker) -> Iterator[None]:
                 vhost.kept_sessions = found
                 yield from found.set_timers()
             else:
-                found.forget(Steps(ALL_STEPS))  # it was deleted meanwhile, or a client has come
+                found.forget(Steps(ALL_STEPS))  # the vhost was deleted meanwhile, or a client has made its sessions
         if len(vhost.records):
             yield from vhost.read_retained()
 

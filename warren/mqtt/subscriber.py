@@ -1,12 +1,11 @@
 """Subscriptions of QoS 0 of a session that ends with its connection: messages go to the outbox, without a queue.
 
-1. A `Subscriber` is the destination of the bindings of all such subscriptions of a session: a message comes once,
+1. A `Subscriber` is the destination of the bindings of all such subscriptions of a session. So a message comes once,
    however many of them match.
-2. Only messages in the outbox are kept for it. When more than `most_bytes` wait there, new messages are dropped and
-   counted, until the peer has taken everything: its queues have their turn in between. Messages that a publisher has
-   delayed may take as much in addition.
-3. For a publisher, a message that is dropped here is like one that gets lost on its way: it was routed, and nothing
-   waits for it.
+2. Messages for it are only in the outbox. When more than `most_bytes` wait there, new messages are dropped and counted
+   until the peer has taken everything, so that its queues get their turn. Messages that a publisher has delayed may
+   take as much memory in addition.
+3. A publisher does not notice that a message is dropped here: the message counts as routed, and is confirmed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from warren.queues.timers import Timer, TimerQueue
 if TYPE_CHECKING:
     from warren.mqtt.ledger import MqttLedger
 
-# At most this number of delayed messages of one subscriber become due at a time, the rest after others had their turn.
+# This number of delayed messages of one subscriber may become due at a time. The rest follows after a turn of others.
 DUE_AT_ONCE: Final = 256
 
 
@@ -53,9 +52,9 @@ class Subscriber(Receiver):
         outbox = ledger.outbox
         waiting: i64 = outbox.waiting_bytes()
         if waiting > outbox.soft_limit_bytes:
-            outbox.writable = False  # for its queues
+            outbox.writable = False  # stops deliveries from its queues
         if self._is_full or waiting > self._most_bytes:
-            # An outbox without waiting bytes may be closed for another reason: too much of QoS 2 waits for the log.
+            # An empty outbox may be closed for another reason: too many messages of QoS 2 wait for the log.
             self._is_full = waiting > self._most_bytes or (waiting > 0 and not outbox.writable)
             if self._is_full:
                 outbox.writable = False
@@ -69,9 +68,9 @@ class Subscriber(Receiver):
             if looks and not fanout.is_unfit:
                 ledger.write_directly(message)
         except Exception as error:
-            # A fault of ours: the publisher, and the other receivers of the message, are not affected.
+            # A bug of ours must not affect the publisher and the other receivers of the message.
             if fanout.message is not message:
-                fanout.give_up(message)  # it would fail for each of them
+                fanout.give_up(message)  # making the packets would fail for each receiver
             outbox.failed(error)
             return ACCEPTED
         if fanout.is_unfit:
@@ -116,7 +115,7 @@ class Subscriber(Receiver):
         return ACCEPTED
 
     def is_behind(self) -> bool:
-        """Tell whether its peer has to take something before it is sent messages that can wait: retained ones."""
+        """Tell whether retained messages, which can wait, have to wait until its peer has taken something."""
         ledger = self._ledger
         if ledger is None:
             return False

@@ -1,8 +1,8 @@
-"""SUBSCRIBE, UNSUBSCRIBE and the return of a session, as jobs: a few filters in each turn.
+"""SUBSCRIBE, UNSUBSCRIBE and the resuming of a session, as jobs: a few filters in each turn.
 
-SubscribeRun      each filter becomes a binding; then SUBACK, then the retained messages (``mqtt.replays``)
-UnsubscribeRun    each binding goes; then UNSUBACK
-ResumeRun         the bindings of an existing session are its subscriptions again; then its queues deliver
+SubscribeRun      make a binding of each filter; then SUBACK, then the retained messages (``mqtt.replays``)
+UnsubscribeRun    remove each binding; then UNSUBACK
+ResumeRun         restore the subscriptions of an existing session from its bindings; then its queues deliver
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SEARCH_STEPS: Final = 4
 class SubscribeRun(Job):
     """SUBSCRIBE: one filter after the other, then SUBACK and the retained messages for them.
 
-    If SUBACK waits for the disk, so do the retained messages, and the client is read meanwhile. If the client leaves
-    meanwhile, only a session that lasts has them.
+    If SUBACK waits for the disk, the retained messages wait as well, and the client is read meanwhile. If the client
+    leaves in this time, only a session that lasts gets them.
     """
 
     def __init__(self, session: MqttSession, request: Subscribe, version: int) -> None:
@@ -44,8 +44,8 @@ class SubscribeRun(Job):
         self._identifier = ids[0] if ids else 0
         self._codes: list[int] = []
         self._replayed: list[Subscription] = []  # the subscriptions whose retained messages will be sent
-        self._begun = 0  # the number of those that have begun
-        self._replay: Replay | None = None  # None: of nothing
+        self._begun = 0  # how many of them have begun
+        self._replay: Replay | None = None  # None: nothing is sent without a queue
         self._stored_replay: StoredReplay | None = None
         self._is_told = False
 
@@ -92,7 +92,7 @@ class SubscribeRun(Job):
         if session.is_open():
             current = session.subscriptions.filters.get(subscription.filter)
             if current is None:
-                return  # it was ended while SUBACK waited
+                return  # the subscription was ended while SUBACK waited
             subscription = current
         if subscription.qos > 0 or session.subscriptions.subscriber is None:
             stored = self._stored_replay
@@ -138,9 +138,9 @@ class ResumeRun(Job):
 
     def __init__(self, session: MqttSession) -> None:
         self._session = session
-        self._qos: int = 0  # at which of `QOS` this is
-        self._binding: Binding | None = None  # the next of its queue
-        self._is_begun: bool = False  # with that queue
+        self._qos: int = 0  # the current index in `QOS`
+        self._binding: Binding | None = None  # the next binding of the queue for this QoS
+        self._is_begun: bool = False  # whether the search in that queue has begun
 
     def run(self, steps: Steps) -> bool:
         session = self._session
@@ -163,7 +163,7 @@ class ResumeRun(Job):
             return True
         binding = self._binding
         if not self._is_begun or (binding is not None and exchange.bindings.get(binding) is not binding):
-            # Start over, too, if the next one has been unbound meanwhile, or was unbound and bound again.
+            # Also start over if the next binding was removed meanwhile, or removed and made again.
             binding = exchange.by_destination.get(queue)
             self._is_begun = True
         while binding is not None:

@@ -9,7 +9,7 @@ from warren.exchanges.binding import Binding
 from warren.mqtt.packets import SUBSCRIPTION_ID_MAX, Wanted
 from warren.mqtt.topics import Subscription, filter_of, has_star
 
-# Arguments of the binding of a subscription; without any, those that 3.1.1 has.
+# Arguments of the binding of a subscription. A binding without arguments has the options of 3.1.1.
 _ARG_FILTER: Final = "x-mqtt-filter"  # where it does not follow from the binding key
 _ARG_ID: Final = "x-mqtt-subscription-id"
 _ARG_NO_LOCAL: Final = "x-mqtt-no-local"

@@ -1,10 +1,10 @@
 """Topic aliases: numbers that stand for topics in the PUBLISH packets of one connection.
 
-    topic and alias     the alias stands for the topic from now on
-    alias alone         the message is for the topic that it stands for
+    topic and alias     from now on the alias stands for the topic
+    alias alone         the message has the topic that the alias stands for
 
-1. Aliases go from 1 to `ALIASES`, as CONNACK tells the client. They end with the connection.
-2. We send none: the Topic Alias Maximum of the client does not matter.
+1. Aliases go from 1 to `ALIASES`, which CONNACK states. They end with the connection.
+2. The broker sends no aliases, so the Topic Alias Maximum of the client does not matter.
 
 Source: MQTT 5, sections 3.2.2.3.8 and 3.3.2.3.4.
 """

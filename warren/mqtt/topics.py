@@ -1,12 +1,12 @@
 """Topics and filters of MQTT, and their routing and binding keys in the topic exchange.
 
     /    level separator    .
-    .                       /       and back, so that nothing is lost: `a.b/c` is the key `a/b.c`
+    .                       /       both are exchanged, so nothing is lost: `a.b/c` is the key `a/b.c`
     +    one level          *       in filters
     #    any levels         #
 
-A level of a filter that is a mere * would be a wildcard as a binding key. `Filters` drops the extra messages of such a
-subscription, and the topics that begin with $ and match a leading wildcard.
+If a level of a filter is just ``*``, it is a wildcard in the binding key. `Filters` drops the additional messages of
+such a subscription. It also drops topics that begin with $ and match a wildcard at the beginning.
 
 Source: MQTT 5.0, section 4.7; the mapping is that of RabbitMQ's plugin, but for the dot.
 """
@@ -48,7 +48,7 @@ def topic_of(key: str) -> str:
 
 
 def is_topic(topic: str) -> bool:
-    """Tell whether a message can go out with this topic: a routing key may be empty, or have wildcards in it."""
+    """Tell whether a topic is valid: a routing key may be empty or have wildcards, and a topic may not."""
     return topic != "" and "+" not in topic and "#" not in topic
 
 
@@ -67,7 +67,7 @@ def binding_key(filter_: str) -> str:
 
 
 def filter_of(key: str) -> str:
-    """Return the filter that a binding key is, unless it has a level that is a mere *."""
+    """Return the filter of a binding key. This is not the right one if a level of the filter was just ``*``."""
     return key.translate(_FROM_BINDING)
 
 
@@ -100,7 +100,7 @@ def shared_queue(group: str, filter_: str) -> str:
 
 
 def has_star(filter_: str) -> bool:
-    """Tell whether a level of `filter_` is a mere *."""
+    """Tell whether a level of `filter_` is just ``*``."""
     return "*" in filter_.split("/")
 
 
@@ -152,9 +152,10 @@ _NONE: Final[list[Subscription]] = []  # shared by all that are empty: never cha
 
 
 class Filters:
-    """The subscriptions of a session, by filter, to find those that a topic matches, too.
+    """The subscriptions of a session, by filter; also finds those that match a topic.
 
-    While they are few they are a list: most clients have one or two, and dicts are large. Then they are a trie as well.
+    A few of them are kept as a list: most clients have one or two, and dicts are large. More are kept in a dict and a
+    trie.
     """
 
     def __init__(self) -> None:
@@ -179,7 +180,7 @@ class Filters:
         return None
 
     def clear(self, reclamation: Reclamation) -> None:
-        """Forget all; very many are taken apart later."""
+        """Forget all; if they are very many, later turns free them."""
         self._few = _NONE
         if self._all is not None and self._root is not None:
             reclamation.add_named(self._all, 0)
@@ -198,7 +199,7 @@ class Filters:
         few = [each for each in self._few if each.filter != subscription.filter]
         few.append(subscription)
         if len(few) <= FEW:
-            self._few = few[:]  # of just that size
+            self._few = few[:]  # a copy has no spare room
             return
         root = TopicLevel()
         for each in few:
@@ -208,7 +209,7 @@ class Filters:
         self._few = _NONE
 
     def remove(self, filter_: str) -> None:
-        """Forget the subscription with `filter_`, which is there."""
+        """Forget the subscription with `filter_`. It must exist."""
         root = self._root
         found = self._all
         if root is None or found is None:

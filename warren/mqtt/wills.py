@@ -1,11 +1,12 @@
-"""Wills: the message that a client leaves with its CONNECT, for the case that it goes without DISCONNECT.
+"""Wills: a message that a client gives with its CONNECT, for the case that its connection ends without DISCONNECT.
 
-    a connection ends, and its session has
-      no Will Delay, or none to outlive it     published through the session, before anything of the session is removed
-      a Will Delay                             kept with the session, and published after the delay, at the latest when
-                                               the session ends; a client that comes back in time takes it back
+    a connection ends with                     then the will is
+      no Will Delay, or a session that does    published through the session, before anything of the session is removed
+      not outlive the connection
+      a Will Delay                             kept with the session, and published after the delay, or when the session
+                                               ends if that is earlier; dropped if the client comes back before
 
-1. It is published with the rights that its user has when it goes out. A will that is refused is noted in the log.
+1. A will is published with the permissions that its user has at that time. If it is refused, the log says so.
 2. A will that waits is a record of the log (`vhosts.kept_sessions`):
 
     user (text), QoS << 1 | RETAIN, topic (text), properties, payload
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def check_will(will: Will) -> None:
-    """Make sure that `will` can be published at all; whether its user may, is asked when it goes out.
+    """Make sure that `will` can be published at all. The permissions of its user are checked when it is published.
 
     Raises:
         MqttError: something in it is too long.
@@ -45,7 +46,7 @@ def check_will(will: Will) -> None:
 
 
 def leave_will(session: MqttSession, will: Will) -> None:
-    """Publish the will of a client that is gone, or keep it for its delay, as long as its session lasts."""
+    """Publish the will of a client that is gone; if it has a delay and the session lasts, keep it for later."""
     broker = session.peer.broker
     user = session.peer.login.user_name
     delay_s = min(will.properties.number(WILL_DELAY, 0), session.expiry_s)
@@ -53,7 +54,7 @@ def leave_will(session: MqttSession, will: Will) -> None:
         due_ms = broker.now_ms() + delay_s * 1000
         if session.sessions.delay_will(session.kept, encode_will(user, will), due_ms):
             return
-    confirms, session.confirms = session.confirms, None  # they count the client's own publishes
+    confirms, session.confirms = session.confirms, None  # these count only the client's own publishes
     try:
         prepared = session.prepare(will.topic, will.properties, will.qos, will.retain)
         prepared.find_route(session)  # may it be published?
