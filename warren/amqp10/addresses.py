@@ -1,10 +1,10 @@
-"""Addresses, as RabbitMQ 4 has them (its "v2"): where messages go, and where they come from.
+"""Addresses in the form of RabbitMQ 4 (its "v2"): targets and sources of messages.
 
     /queues/Q              target: the default exchange with the routing key Q; source: the queue
     /exchanges/X/KEY       target
     /exchanges/X           target, with an empty routing key
     /management            both ends of a link pair (``amqp10.management``)
-    none                   target: every message says in `to` where it goes, in one of the first three forms
+    none                   target: each message has its own address in `to`, in one of the first three forms
 
 Names are percent-encoded UTF-8.
 """

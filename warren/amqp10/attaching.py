@@ -1,8 +1,8 @@
 """The requests of an attach: terminus, settle mode and filters of a link, and the answer to the client.
 
-The request is checked, and a consumer begun, before the link belongs to a session. If that fails, the link is attached
-without a terminus and detached at once, which is how AMQP 1.0 refuses a link (2.6.3). From then on a link belongs to
-its session (``session.py``).
+The request is checked, and the consumer begun, before the link belongs to a session. If this fails, the link is
+attached without a terminus and detached at once: so AMQP 1.0 refuses a link (2.6.3). If it succeeds, the link belongs
+to its session (``session.py``).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 HANDLE_MAX: Final = 255
 SIZE_MAX: Final = (1 << 63) - 1  # no message is larger
 LINK_NAME_MAX_BYTES: Final = 1024
-# Characters of the filters that look at messages, on all links of a session.
+# The most characters of filters that look at messages, on all links of a session together.
 FILTERS_MAX: Final = 65536
 STREAM_PREFETCH: Final = 65535
 TAG_PREFIX: Final = "link-"  # of consumers, before the handle of their link
@@ -102,7 +102,7 @@ def _write_attach(session: Amqp10Session, values: list[object]) -> None:
     """Write our side of a link.
 
     Raises:
-        SessionError: its peer does not take such a large frame.
+        SessionError: the frame would be larger than the peer takes.
     """
     data = frame(session.channel, ATTACH, values)
     most = int(session.amqp10.peer_frame_bytes)
@@ -112,7 +112,7 @@ def _write_attach(session: Amqp10Session, values: list[object]) -> None:
 
 
 def _refuse(session: Amqp10Session, name: str, handle: int, role: bool, error: ChannelException) -> None:
-    """Attach without a terminus, then detach: so a link is refused."""
+    """Refuse a link: attach it without a terminus, then detach it."""
     initial = UInt(0) if role else None
     values: list[object] = [str(name), UInt(handle), not role, None, None, None, None, None, None, initial]
     _write_attach(session, values)
@@ -250,10 +250,10 @@ def _symbols(value: object) -> list[object]:
 
 
 def _await_replies(session: Amqp10Session, link: SendingLink, settled: bool) -> str:
-    """Send the client the messages of a queue that goes with the link and stores nothing: direct reply-to.
+    """Make a queue for direct reply-to, which stores nothing and ends with the link, and send the client its messages.
 
     Raises:
-        LinkError: the client wants to answer deliveries, and such a queue does not wait for answers.
+        LinkError: the client wants to settle deliveries: such a queue does not wait for that.
     """
     if not settled:
         raise LinkError(INVALID_FIELD, f"a source with {VOLATILE} needs a sender's settle mode of {SETTLED}")
@@ -267,7 +267,7 @@ def _check_selection(queue: BaseQueue) -> None:
     """Make sure that a queue can have another consumer that wants only some of its messages.
 
     Raises:
-        LinkError: its arguments do not go with that, or there are too many such consumers.
+        LinkError: the arguments of the queue do not allow it, or it has too many such consumers.
     """
     why = why_not_selected(queue)
     if why:
@@ -279,10 +279,10 @@ def _check_selection(queue: BaseQueue) -> None:
 
 
 def _hold_filters(session: Amqp10Session, link: SendingLink, wanted: Wanted) -> None:
-    """Count the size of a link's filters: parsed they are many times larger.
+    """Count the size of a link's filters, since parsed filters are many times larger.
 
     Raises:
-        LinkError: those of the session are too large together.
+        LinkError: the filters of the session are too large together.
     """
     if wanted.expressions is None:
         return

@@ -17,9 +17,9 @@
     one data section, or several           the body, joined
     any other body                         the sections as they are encoded, with the type amqp-1.0
 
-Back: headers x-… are annotations, x-death as x-opt-deaths, any other header of a simple type is an application
-property; lists and tables among those are dropped, since 1.0 has no place for them. Exchange and routing key are the
-annotations x-exchange and x-routing-key.
+In the other direction, headers x-… become annotations, with x-death as x-opt-deaths. Any other header of a simple type
+becomes an application property. Other headers that are lists or tables are dropped, since application properties must
+be simple. Exchange and routing key become the annotations x-exchange and x-routing-key.
 
 docs/amqp10.md lists the losses.
 """
@@ -72,7 +72,7 @@ PROPERTY_COUNT: Final = 13  # fields of the section `properties`
 ENCODED_TYPE: Final = "amqp-1.0"
 TRANSIENT: Final = 1
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
-_TTL_MAX_MS: Final = 4_000_000_000  # the largest that a queue knows; a longer time means no limit
+_TTL_MAX_MS: Final = 4_000_000_000  # the largest that a queue accepts; a longer time means no limit
 _MESSAGE_ID: Final = "x-message-id"
 _CORRELATION_ID: Final = "x-correlation-id"
 _TO: Final = "x-amqp10-to"
@@ -93,7 +93,8 @@ _OWN: Final = frozenset(
 )
 # Annotations that the broker sets; it ignores them from clients.
 OURS: Final = frozenset(("x-exchange", "x-routing-key", "x-opt-deaths", "x-death", "x-stream-offset"))
-# Headers with more routing keys: an application property of the same name has another meaning, and could be refused.
+# Headers that have more routing keys. An application property of the same name means something else, and routing by it
+# could fail.
 _ROUTED_BY: Final = frozenset(("CC", "BCC"))
 _URN: Final = "urn:uuid:"
 ANNOTATIONS_MAX_BYTES: Final = 4096
@@ -108,7 +109,7 @@ _NOT_KEPT: Final = OURS | frozenset(
 class Body:
     """Where the body of a message is in its sections. `start` and `end`: of the bytes of a data section.
 
-    `is_plain`: that is all there is.
+    `is_plain`: the body is just this data section.
     """
 
     def __init__(self) -> None:
@@ -169,9 +170,9 @@ def binary(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 class Sections:
     """The sections before the body of a message, as properties of 0-9-1. `to`: the destination in the message.
 
-    `headers` has the values for which 0-9-1 has no property; `encode` puts everything together. In their original form
-    are `fields` of the properties, `application` properties and `annotations`; `bare`: the bytes of the first two,
-    `kept`: those of all three.
+    `headers` has the values for which 0-9-1 has no property; `encode` puts everything together. `fields` (of the
+    section `properties`), `application` (properties) and `annotations` keep the original values. `bare`: the bytes of
+    the first two; `kept`: those of all three.
     """
 
     def __init__(self) -> None:
@@ -302,7 +303,7 @@ class Sections:
             headers[_REPLY_TO_GROUP] = str(reply_to_group)
 
     def _maybe_short(self, what: str, text: str) -> str | None:
-        """Return `text` if 0-9-1 has room for it: else only clients of 1.0 see it (`originals`)."""
+        """Return `text` if 0-9-1 has room for it; None if not: then only clients of 1.0 see it (`originals`)."""
         if len(text.encode("utf-8", "surrogateescape")) <= NAME_MAX_BYTES:
             return text
         self.too_long = what
@@ -312,7 +313,7 @@ class Sections:
 def annotations_to_keep(annotations: dict[object, object]) -> Table:
     """Return the headers from a `modified` outcome: its annotations, except those on which the broker acts.
 
-    Nothing when it is more than `ANNOTATIONS_MAX_BYTES`: one outcome may be for very many messages.
+    Empty if these have more than `ANNOTATIONS_MAX_BYTES`: one outcome may be for very many messages.
     """
     found: Table = {}
     for name, value in annotations.items():
@@ -420,7 +421,7 @@ def delivery_count_of(found: BasicProperties) -> int:
 
 
 def is_hidden(name: str) -> bool:
-    """Tell whether a header is one that clients of 1.0 are not shown as it is."""
+    """Tell whether clients of 1.0 do not see a header in its stored form."""
     return name in _OWN or name in ("", "BCC", DELIVERY_COUNT)
 
 
@@ -486,7 +487,7 @@ def property_fields(found: BasicProperties, headers: Table) -> list[object]:
         _from_identifier(found.correlation_id, headers.get(_CORRELATION_ID)),
         _maybe_symbol(found.content_type),
         _maybe_symbol(found.content_encoding),
-        # As numbers: a timestamp of 0-9-1, which another client may have set, can be larger.
+        # Only a number in range: a timestamp of 0-9-1, which another client may have set, can be larger.
         Timestamp(expiry) if isinstance(expiry, int) and expiry <= _TIMESTAMP_MAX else None,
         Timestamp(created) if isinstance(created, int) and created <= _TIMESTAMP_MAX else None,
         found.app_id,

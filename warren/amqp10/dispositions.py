@@ -1,10 +1,10 @@
 """Outcomes in both directions: the answers to a client's messages, and its answers to deliveries.
 
-1. A message that is sent unsettled is answered once: accepted when all queues have it, and synced if it is stored;
-   released when no queue takes it; rejected when a queue refuses it.
-2. Accepted deliveries are told as a range, where their ids follow one another.
-3. An outcome from a client applies to the outstanding deliveries of its range; others are ignored. If the client has
-   not settled them itself, our answer settles them.
+1. A message that is sent unsettled is answered once. The answer is `accepted` when all queues have the message, and it
+   is synced if it is stored; `released` when no queue takes it; `rejected` when a queue refuses it.
+2. Accepted deliveries with consecutive ids are answered as one range.
+3. An outcome from a client applies to the outstanding deliveries of its range. Other ids in the range are ignored. If
+   the client has not settled the deliveries itself, our answer settles them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from warren.queues.unacked import Delivery
 if TYPE_CHECKING:
     from warren.amqp10.session import Amqp10Session
 
-# Limit for a header that gets annotations: those of an outcome come on top.
+# The largest header that gets annotations of an outcome, before these are added.
 ANNOTATED_MAX_BYTES: Final = 16_384
 LINK_STEPS: Final = 8
 
@@ -82,7 +82,7 @@ class Outcomes(Confirms):
         self._last = run
 
     def take_back(self, number: i64) -> Run | None:
-        """Stop waiting for the confirm of a recent publish; return link and id, None: it was not awaited."""
+        """Stop waiting for the confirm of a recent publish; return its link and id; None: no confirm was awaited."""
         behind: list[Run] = []
         found: Run | None = None
         while self._runs:
@@ -169,7 +169,7 @@ def settled_frame(channel: int, is_receiver: bool, first: int, last: int, state:
 
 
 def annotate(delivery: Delivery, annotations: Table) -> bool:
-    """Add annotations of its outcome to the message of `delivery`; False: it has no room, or is of a stream."""
+    """Add annotations of its outcome to the message of `delivery`; False: they do not fit, or it is of a stream."""
     queue = delivery.queue
     header_bytes = len(delivery.message.header_payload())
     if queue.deleted or header_bytes > ANNOTATED_MAX_BYTES:
@@ -223,7 +223,7 @@ class DispositionRun(Job):
             delivery = session.ledger.find(tag)
             if delivery is not None:
                 rewritten = bool(self._annotations) and annotate(delivery, self._annotations)
-                session.ledger.maybe_take(tag)  # not before: it is unanswered if that fails
+                session.ledger.maybe_take(tag)  # only now: if the step before fails, the delivery stays unanswered
                 self._returning.put_back(
                     delivery,
                     steps,

@@ -1,7 +1,7 @@
 """Error conditions: the errors of AMQP 1.0, and what each of them ends.
 
-A peer's error of any layer is an `AmqpError`. `condition_of` is the one table from its reply codes to ours; an error
-with a condition of its own is one of these:
+A peer's error of any layer is an `AmqpError`. `condition_of` is the one table from its reply codes to conditions. An
+error that has a condition already is one of these:
 
 * `LinkError`: the link is detached, the session stays.
 * `SessionError`: the session is ended, the connection stays.

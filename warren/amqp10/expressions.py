@@ -1,10 +1,10 @@
-"""The parts of a condition, and their values for a message: a tree that ``selectors`` makes.
+"""The parts of a condition, which form a tree that ``selectors`` makes, and their values for a message.
 
-1. A value is a number, a text, a binary, a boolean or unknown, which is None: a property that a message does not have,
-   or a value that cannot be computed. A message never causes an error.
-2. An unknown value makes comparisons and arithmetic unknown; AND, OR and NOT have three values. Values of different
-   kinds differ and have no order; texts and binaries are of one kind, as they are encoded.
-3. A whole number beyond 64 bits becomes an approximate one, and a result that is not finite is unknown.
+1. A value is a number, a text, a binary, a boolean or unknown (None). It is unknown if the message does not have the
+   property, or if it cannot be computed. A message never causes an error.
+2. An unknown value makes comparisons and arithmetic unknown. AND, OR and NOT use three-valued logic. Values of
+   different kinds are not equal and have no order. Texts and binaries are one kind: they are compared by their bytes.
+3. An integer beyond 64 bits becomes a floating-point number, and a result that is not finite is unknown.
 4. Values that a condition looks at are counted (``MessageView.steps``).
 """
 
@@ -163,7 +163,7 @@ class Now(Expression):
 
 
 class Junction(Expression):
-    """Conditions joined by AND, or by OR: the first that `decides` gives the value."""
+    """Conditions joined by AND or OR. The first one whose value is `decides` determines the result."""
 
     def __init__(self, parts: list[Expression], *, decides: bool) -> None:
         self._parts = parts
@@ -222,7 +222,7 @@ class Comparison(Expression):
 
 
 class Arithmetic(Expression):
-    """Two numbers made one."""
+    """A computation with two numbers."""
 
     def __init__(self, sign: str, left: Expression, right: Expression) -> None:
         self._sign = sign
@@ -243,7 +243,7 @@ class Arithmetic(Expression):
 
 
 class Sign(Expression):
-    """A number, or the negative one."""
+    """A number with a sign: the number itself, or its negative."""
 
     def __init__(self, part: Expression, *, is_minus: bool) -> None:
         self._part = part

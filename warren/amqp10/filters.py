@@ -1,16 +1,19 @@
-"""Filters on the properties of messages: the request of a receiver, and whether a message meets it.
+"""Filters on the properties of messages: a receiver gets only the messages that match them.
 
     amqp:properties-filter              0x173   a map: a field of the properties, its expected value
     amqp:application-properties-filter  0x174   a map: an application property, its expected value
     amqp:sql-filter                     0x120   a text: a condition (``selectors``)
 
-1. All fields of all filters have to have their values. A text ``&p:ABC`` stands for all that begin with ABC, ``&s:ABC``
-   for all that end so, and ``&&ABC`` for &ABC. Null stands for any value; an application property has to be there.
-2. A value is compared with the value that the receiver would see: from an AMQP 1.0 client as it was sent, otherwise as
-   converted from the properties of the message (docs/amqp10.md).
-3. Filters of both kinds together, more than `FIELDS_MAX` fields of a section or `LENGTH_MAX` characters, an unknown
-   field and a value of the wrong type for its field are refused: a client that asks for some messages never gets all.
-4. The decision for a message holds for the next one with the same properties, unless the condition asks the time.
+1. A message matches if all fields of all filters have the expected values. The text ``&p:ABC`` means any text that
+   begins with ABC, ``&s:ABC`` any text that ends with ABC, and ``&&ABC`` the text &ABC. Null means any value, but an
+   application property has to exist.
+2. A filter looks at the value that the receiver would see: the original one if an AMQP 1.0 client sent the message,
+   otherwise the one that is converted from the properties of the message (docs/amqp10.md).
+3. These are refused, so that a client that wants some messages never gets all: an SQL filter together with filters of
+   properties, more than `FIELDS_MAX` fields of a section, more than `LENGTH_MAX` characters, an unknown field, and a
+   value of the wrong type for its field.
+4. The decision for a message also holds for the next one with the same properties, unless the condition depends on the
+   time.
 
 Source: AMQP Filter Expressions 1.0, committee draft 01, sections 4 and 6; RabbitMQ, "Stream Filtering".
 """
@@ -41,7 +44,7 @@ from warren.msgstore.log.message import HEADER_AT, Message
 from warren.queues.selection import COST_UNIT, Selection
 
 FIELDS_MAX: Final = 16
-# Longer properties are not kept to be compared with those of the next message.
+# Only properties up to this size are kept, to compare those of the next message with them.
 KEPT_BYTES: Final = 1024
 
 PROPERTIES_FILTER: Final = "amqp:properties-filter"
@@ -100,7 +103,7 @@ class Reference:
                 raise _refused("after & a text must continue with p:, s: or &")
 
     def matches(self, found: object) -> bool:
-        """Tell whether a value meets the condition; `found` is None when the message does not have it."""
+        """Tell whether a value meets the condition. `found` is None if the message does not have the field."""
         if self._how == _ANY:
             return True
         if found is None:
@@ -135,7 +138,7 @@ class Expressions(Selection):
         """Add a filter.
 
         Raises:
-            LinkError: it is invalid, or does not go together with others.
+            LinkError: it is invalid, or cannot be combined with the others.
         """
         value = given.value if isinstance(given, Described) else given
         if kind == SQL_FILTER:

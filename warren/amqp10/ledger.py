@@ -1,13 +1,13 @@
 """Deliveries to a client, written as transfers.
 
-1. A delivery's id is its tag less one, in 32 bits; its delivery tag is its id. Both begin at 0 and 1, without gaps:
-   messages that the broker itself sends on the session take a tag, too.
-2. A transfer takes one of the session's window. When the window is used up, nothing is handed out (`is_shut`) until the
-   peer widens it. The rest of a delivery that is cut at that point is held, and goes first.
-3. No frame is larger than the peer takes. A delivery of several frames is made as the socket takes it.
-4. A message that is larger than the receiver takes (`max-message-size`) is not sent. Its delivery has a place in the
-   sequence of the session, which ends because of it, as with RabbitMQ, and gives its deliveries back. So deliveries of
-   such a link that are sent settled wait for no answer, but are not settled before that is known.
+1. The delivery id is the broker's tag of the delivery minus one, in 32 bits. The delivery tag of AMQP 1.0 is the same
+   as the id. Tags begin at 1, without gaps: messages that the broker itself sends on the session take a tag, too.
+2. Each transfer uses up one of the session's window. When the window is used up, nothing is handed out (`is_shut`)
+   until the peer widens it. If a delivery is cut at that point, its rest is held, and is sent first.
+3. No frame is larger than the peer takes. If a delivery needs several frames, they are made as the socket takes them.
+4. A message that is larger than the receiver takes (`max-message-size`) is not sent. Its delivery already has a place
+   in the sequence of the session. So the session ends, as with RabbitMQ, and its deliveries are requeued. On a link
+   with such a limit, deliveries that are sent settled are settled here only after their size is checked.
 5. The encoded sections of a message are kept for the next one with the same envelope and properties.
 """
 
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 # The bytes of a transfer before its payload: with `more` one byte more.
 WHOLE_BYTES: Final = 29
 PART_BYTES: Final = 30
-# A body of this size is read where it lies, and not joined. It has to take several transfers.
+# A body of at least this size is sent from where it is stored, without joining its pieces. It always takes several
+# transfers.
 LARGE_MIN_BYTES: Final = 1 << 20
 # The size of the pieces in which a delivery of several frames is made.
 PIECE_BYTES: Final = 1 << 18
@@ -51,7 +52,7 @@ def transfer_head(channel: int, handle: int) -> bytes:
 
 
 class Outgoing:
-    """A delivery that takes several transfers, of which `frames_left` are not to be sent yet."""
+    """A delivery that takes several transfers; `frames_left` of them must not be sent yet."""
 
     def __init__(
         self, head: bytes, tag: bytes, settled: bool, prefix: bytes, body: list[memoryview], size: i64, room: i64
@@ -63,12 +64,12 @@ class Outgoing:
         self._tag = tag
         self._settled: bool = settled
         self._prefix = prefix
-        self._body = body  # where it lies
-        self._part: i64 = 0  # which of its parts is next, and from where on
+        self._body = body  # in its stored parts
+        self._part: i64 = 0  # which of its parts is next, and from which byte on
         self._pos: i64 = 0
         self._room: i64 = room
-        self._left: i64 = len(prefix) + size  # of the payload, to be made
-        self._promised: i64 = self._left  # of the payload, not to be sent yet
+        self._left: i64 = len(prefix) + size  # bytes of the payload that have to be made
+        self._promised: i64 = self._left  # bytes of the payload that must not be sent yet
 
     def take(self, frames: i64) -> Transfers:
         """Return the next transfers."""
@@ -150,7 +151,7 @@ _NO_LIMITS: Final[dict[Consumer, SizeLimit]] = {}  # shared by all without any: 
 
 
 class OversizedEnd(Timer):
-    """Ends the session of a receiver that does not take a message: not while its queue hands out."""
+    """Ends the session of a receiver that does not take a message. A timer does it, after the queue has handed out."""
 
     def __init__(self, session: Amqp10Session, error: LinkError) -> None:
         super().__init__()
@@ -170,7 +171,7 @@ class Amqp10Ledger(DeliveryLedger):
         self.session: Amqp10Session | None = None
         self.window: i64 = window
         self.next_outgoing_id: i64 = 0
-        self.own: i64 = 0  # deliveries that are from no queue
+        self.own: i64 = 0  # deliveries that the broker itself has sent
         self.frame_bytes: i64 = peer.peer_frame_bytes
         self.is_shut = window == 0
         self._log = peer.broker.log
@@ -260,7 +261,7 @@ class Amqp10Ledger(DeliveryLedger):
             continue_drains(self.session)
 
     def send_own(self, handle: int, payload: bytes) -> None:
-        """Send something that is from no queue, settled."""
+        """Send a message of the broker itself, settled."""
         tag: i64 = self.next_tag
         self.next_tag = tag + 1
         self.own += 1
@@ -344,7 +345,7 @@ class Amqp10Ledger(DeliveryLedger):
         return not self.is_shut
 
     def tag_of(self, delivery_id: i64) -> i64:
-        """Return the tag of a delivery id: the latest that there was."""
+        """Return the latest tag with a delivery id."""
         return self.next_tag - 1 - ((self.next_tag - 2 - delivery_id) & 0xFFFFFFFF)
 
     def _describe(self, envelope: Envelope, content: bytes, header_end: i64) -> None:

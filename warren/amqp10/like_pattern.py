@@ -1,8 +1,8 @@
-"""The pattern of a LIKE: taken apart once, at each ``%``, and compared with texts.
+"""The pattern of a LIKE: split once at each ``%``, and compared with texts.
 
-1. Each character of a text is looked at once, for one part of the pattern, and nothing is tried again: the earliest
-   place for a part leaves most room for the following parts.
-2. A part with ``_`` is followed with a bit for each of its places, in one machine word. That is why it is short.
+1. The parts between ``%`` are searched one after the other, each at its earliest place, without backtracking: the
+   earliest place leaves most room for the following parts. So a text is read once.
+2. The search for a part with ``_`` keeps one bit for each of its characters in a machine word. So such a part is short.
 3. `Pattern.steps` gives the maximum cost of a text in advance.
 """
 
@@ -50,12 +50,12 @@ class Part:
             return -1
         if not self.has_any:
             return text.find(self._text, start, end)
-        # A bit for each place in it: those at which any character is good, and those at which one is.
+        # A bit for each character of the part: for those that match any character, and for those that match one.
         free = int(self._free[::-1], 2)
         good: dict[str, int] = {}
         for place, character in enumerate(self._text):
             good[character] = good.get(character, free) | 1 << place
-        # The bits of the places that the text read so far may end at: one look at each character.
+        # The bits of the characters of the part at which the text that was read so far may end.
         places: i64 = 0
         last: i64 = i64(1) << (self.size - 1)
         for at in range(start, end):

@@ -1,14 +1,14 @@
-"""Drains of links: a client with credit asks for the messages that can be sent at once, and then has no credit left.
+"""Drains of links: a client asks for the messages that can be sent at once, and gives up the rest of its credit.
 
-    flow, drain=true   -->  a `DrainRun` has the queue serve the link, a share in each turn
-                       <--  the messages that there are
+    flow, drain=true   -->  a `DrainRun` lets the queue serve the link, a share in each turn
+                       <--  the available messages
                        <--  flow, drain=true: the rest of the credit is used up
 
-1. Messages that exist when a drain is asked for are sent before it ends, if the link may have them: a stream is read up
-   to the end that it had then, a queue up to its last message that the link's filters want.
-2. What cannot be sent at once, as it is being read from disk or as the client does not take what waits for it, does not
-   end a drain: it is looked at again when the client has taken everything, and in each tick. It ends in a tick when the
-   link has not come further since it was looked at last.
+1. Messages that exist when a drain is requested are sent before it ends, if the link may have them. A stream is read up
+   to the end that it had at that time, and a queue up to the last message that the link's filters want.
+2. Some messages cannot be sent at once: they are being read from disk, or the client has not taken earlier bytes. This
+   does not end a drain. It continues when the client has taken everything, and in each tick. It ends in a tick if the
+   link has made no progress since the look before.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def continue_drains(session: Amqp10Session) -> None:
 
 
 def tick_drains(session: Amqp10Session) -> None:
-    """Check draining links: stop waiting for messages that could not be sent for a while."""
+    """Check the draining links: end the drains that make no progress."""
     for link in list(session.links.values()):
         if isinstance(link, SendingLink) and link.is_draining and not link.is_gone:
             consumer = link.consumer
@@ -62,7 +62,7 @@ def tick_drains(session: Amqp10Session) -> None:
 
 
 class DrainRun(Job):
-    """A link whose peer wants the available messages, and then no credit left."""
+    """Drains a link: sends the available messages, and uses up the rest of the credit."""
 
     def __init__(self, session: Amqp10Session, link: SendingLink) -> None:
         self._session = session
@@ -92,7 +92,7 @@ class DrainRun(Job):
 
 
 def _stopped(session: Amqp10Session, link: SendingLink) -> None:
-    """End the drain if nothing is left, or look again when time has passed: all that could be sent now has been."""
+    """End the drain if nothing is left, else look again later. All that can be sent now was sent."""
     consumer = link.consumer
     if consumer is None or consumer.credit == 0:
         _end(session, link)
@@ -101,7 +101,7 @@ def _stopped(session: Amqp10Session, link: SendingLink) -> None:
     if consumer.gone or (queue.ready_count == 0 and queue.rules.queue_type != STREAM) or _has_seen_all(consumer):
         _end(session, link)
         return
-    link.credit = consumer.credit  # as it was when we looked
+    link.credit = consumer.credit  # the credit at the time of this look
     link.place = _place_of(consumer)
 
 

@@ -1,6 +1,6 @@
-"""The two kinds of links of a session, as it sees them: those on which it receives, and those on which it sends.
+"""The two kinds of links of a session, from its point of view: links on which it receives, and on which it sends.
 
-Both stay known by their handle after they have failed until the peer has detached them, too (`is_gone`).
+A link that has failed stays known by its handle until the peer has detached it, too (`is_gone`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from warren.queues.consumer import Consumer
 if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
 
-# The number of deliveries that a sender may have on its way, and how many have to be free before it is told.
+# How many deliveries a sender may have on the way, and how much credit has to be free before it gets more.
 LINK_CREDIT: Final = 2048
 CREDIT_STEP: Final = LINK_CREDIT // 4
-# Maximum size before a body, and the same around its parts and after it: all of that is decoded in one go.
+# Maximum size of what is before a body, and of what is around its parts and after it: this is decoded without a pause.
 HEAD_BYTES: Final = 262144
 
 
@@ -30,7 +30,7 @@ class Link:
     def __init__(self, name: str, handle: int) -> None:
         self.name = name
         self.handle = handle
-        self.is_gone: bool = False  # it has failed: input on it before its detach is dropped
+        self.is_gone: bool = False  # whether it has failed: its input is dropped until the peer detaches it
         self.is_management: bool = False
 
 
@@ -84,17 +84,17 @@ class SendingLink(Link):
 
     def __init__(self, name: str, handle: int) -> None:
         super().__init__(name, handle)
-        self.consumer: Consumer | None = None  # None: it is of a link pair for management
+        self.consumer: Consumer | None = None  # None: the link belongs to a pair for management
         self.limit: i64 = 0
         self.credit: i64 = 0  # of one without a consumer
-        self.queue = ""  # that was made for it, and goes with it
+        self.queue = ""  # the queue that was made for it, and is deleted with it
         self.is_draining: bool = False
         self.filter_size: i64 = 0  # in characters
         self.message_max: int = 0  # the largest message that the client takes on it, in bytes; 0: any
         # For a stream: its position when a drain was looked at last, and the end at the time of that request.
         self.place: i64 = 0
         self.drain_to: i64 = 0
-        self.responses: deque[bytes] = deque()  # of a link pair, that wait for credit
+        self.responses: deque[bytes] = deque()  # responses of a link pair that wait for credit
 
     def credit_left(self) -> i64:
         consumer = self.consumer

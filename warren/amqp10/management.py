@@ -1,7 +1,7 @@
 """The node `/management`: requests and responses of HTTP as messages, on a pair of links with the same name.
 
     GET     /queues/Q                200  the state of a queue
-    PUT     /queues/Q                201  declared, 200 it was there before: the same
+    PUT     /queues/Q                201  declared, 200 it existed before and is equivalent
     DELETE  /queues/Q                200  with the number of messages
     DELETE  /queues/Q/messages       200  purged, with their number
     PUT     /exchanges/X             204
@@ -15,10 +15,10 @@ in `subject` and the request's `message-id` as `correlation-id`.
 
 1. Requests are answered in order, one at a time, and not before their changes are durable.
 2. An error in a request is answered with a status (400, 403, 404, 409, 501) and a text; the links stay.
-3. Numbers in arguments keep their type, in the table and in a list: to remove a binding, clients look for the arguments
-   that they gave in the list, and an int is not equal to a long.
-4. At most `RESPONSES_MAX` responses wait for credit, and no further one once they have `RESPONSES_MAX_BYTES`; a list
-   has at most about as many bytes.
+3. Numbers in arguments keep their type, in stored tables and in lists of bindings. To remove a binding, a client looks
+   in the list for the arguments that it gave, and an int does not equal a long.
+4. At most `RESPONSES_MAX` responses wait for credit. When they have `RESPONSES_MAX_BYTES`, no other one may wait. A
+   list has at most about as many bytes.
 
 Source: RabbitMQ, ``rabbit_amqp_management.erl``; OASIS "HTTP over AMQP" and "Link pairing".
 """
@@ -80,8 +80,8 @@ if TYPE_CHECKING:
 
 RESPONSES_MAX: Final = 64
 RESPONSES_MAX_BYTES: Final = 1 << 20
-LOOKS_MAX: Final = 10_000  # at bindings, for a request
-LISTED_BYTES: Final = 100  # of a binding in a list, at least
+LOOKS_MAX: Final = 10_000  # how many bindings a request may look at
+LISTED_BYTES: Final = 100  # the least size of a binding in a list
 _OK: Final = "200"
 _CREATED: Final = "201"
 _NO_CONTENT: Final = "204"
@@ -142,7 +142,7 @@ class Management:
 
     def __init__(self, session: Amqp10Session) -> None:
         self._session = session
-        self._under_way: deque[tuple[Request, str]] = deque()  # waits for its command, then has the status
+        self._under_way: deque[tuple[Request, str]] = deque()  # requests whose commands run, and status of success
 
     def take(self, link: ReceivingLink, delivery_id: i64, settled: bool, data: bytes, start: i64, end: i64) -> None:
         """Take a delivery on the link of a pair: a request in ``data[start:end]``.
@@ -194,7 +194,7 @@ class Management:
             self._tell(request, refused.status, refused.why)
         except LinkError as error:
             self._tell(request, _BAD, error.explanation)
-        except AmqpError as error:  # also one that closes a connection of 0-9-1: the purge of a stream
+        except AmqpError as error:  # even one that would close a connection of 0-9-1, as for the purge of a stream
             self._tell(request, _STATUS.get(error.reply_code, _BAD), error.explanation)
 
     def _tell(self, request: Request, status: str, why: str) -> None:
@@ -329,7 +329,7 @@ class Management:
         key = _parameter(given, "key")
         encoded = EMPTY_TABLE
         if given.get("args"):
-            # A binding with arguments is named by their key in the list.
+            # The list of bindings has a key for arguments, which stands for them here.
             wanted = _marked(given["args"])
             for binding in self._matching(given):
                 if binding.arguments == wanted:
@@ -411,7 +411,7 @@ def _encoded(arguments: dict[object, object]) -> bytes:
     entries: list[bytes] = []
     for name, value in arguments.items():
         entry = encode_table(table_of({name: value}))[4:]
-        number = _NUMBERS.get(type(value))  # first: once narrowed to an int, compiled code has lost what kind it was
+        number = _NUMBERS.get(type(value))  # first: after a check for int, compiled code no longer knows the class
         if number is not None and entry and isinstance(value, int):
             tag, size, signed = number
             entry = entry[: 1 + entry[0]] + tag + value.to_bytes(size, "big", signed=signed)
@@ -440,7 +440,7 @@ def _read(link: str, data: bytes) -> Request:
     Raises:
         AmqpError: it is not a request.
     """
-    # Unlike other messages one may be without a body, and Proton puts an empty one before the properties.
+    # Unlike other messages, a request may have no body. Proton puts an empty body before the properties.
     head = Head()
     pos: i64 = 0
     end: i64 = len(data)

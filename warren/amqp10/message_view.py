@@ -69,7 +69,7 @@ class MessageView:
         return DEFAULT_PRIORITY if found is None else found
 
     def property(self, at: int) -> object:
-        """Return a field of `PROPERTY_NAMES`, None: it is not there, or is of a type that no property has."""
+        """Return a field of `PROPERTY_NAMES`; None: it is missing, or has a type that properties cannot have."""
         fields = self._fields
         if fields is None:
             fields = self._message().fields()
@@ -78,7 +78,7 @@ class MessageView:
         return None if isinstance(found, list | dict | Array | Described) else found
 
     def has_application_property(self, name: str) -> bool:
-        """Tell whether there is such an application property, be it null."""
+        """Tell whether there is such an application property, even if it is null."""
         return name in self._application_properties()
 
     def application_property(self, name: str) -> object:

@@ -1,18 +1,19 @@
 """Parts of AMQP 1.0 messages that 0-9-1 cannot express: kept in headers, and given back to clients of 1.0.
 
     x-amqp10-sections   binary   annotations, properties and application properties, as they were encoded
-    x-amqp10-body       list     of each data section the bytes before its content, and between two of these the size
-                                 of the first; the size of the last one is left out. Empty: without a section
+    x-amqp10-body       list     for each data section the bytes before its content, and then its size; the size of the
+                                 last one is left out. The list is empty for a body without sections
     x-amqp10-footer     binary   the footer, as it was encoded
 
     in the list, a binary        descriptor and type of the data section, without its size: 00 53 75 A0, or B0 …
     and a number                 its size
 
-1. A message has them only if its properties, annotations and body would otherwise yield other values, or values of
-   other types. With a footer, which may hold signatures, it has them if the bare message would have other bytes.
-2. They are used only as far as they agree with the message. Programs of 0-9-1 may send a message on with its headers
-   and others besides, or with another body; their changes take precedence.
-3. Values larger than `SECTIONS_MAX_BYTES` or `LAYOUT_MAX_BYTES` are not kept: a header frame is not divided.
+1. A message has these headers only if its properties, annotations and body would otherwise come back with other values,
+   or with values of other types. A footer may hold signatures: a message with a footer also has them if its bare
+   message would come back with other bytes.
+2. The headers are used only as far as they agree with the message. A client of 0-9-1 may have published the message
+   again, with these headers and other ones, or with another body. Then its changes take precedence.
+3. Values larger than `SECTIONS_MAX_BYTES` or `LAYOUT_MAX_BYTES` are not kept, since a header frame cannot be divided.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _MARK: Final = b"\xff"
 class Layout:
     """The sections of a body that are not one data section of the usual encoding.
 
-    `is_encoded`: there are others than data; the body of the message is then the sections themselves.
+    `is_encoded`: not all are data sections; then the body of the message is the encoded sections themselves.
     """
 
     def __init__(self) -> None:
@@ -115,7 +116,7 @@ class Layout:
             self.content = b"".join(parts)
 
     def mark(self) -> bytes:
-        """Return bytes that are the same for the same layout, and for no other one."""
+        """Return bytes that identify this layout."""
         return _MARK + repr((self.is_encoded, self._heads, self._footer)).encode()
 
     @property
@@ -194,7 +195,7 @@ class Shown:
         return encode(Described(ULong(_MESSAGE_ANNOTATIONS), annotations)) + bare
 
     def _annotations(self, original: Sections) -> dict[object, object]:
-        """Return the annotations that were sent, unless a client has changed them since, and those added since."""
+        """Return the original annotations, except those that a client has changed since, and those added since."""
         if self._found.type == ENCODED_TYPE:
             original.properties.type = ENCODED_TYPE  # in the place of an x-basic-type, which is as it was
         now = annotations_of(self._found, self.headers)
@@ -210,7 +211,7 @@ class Shown:
 
 
 def _maybe_original(found: BasicProperties, headers: Table) -> Sections | None:
-    """Return the sections that a message came with, None: they are not there, or are not those of this message."""
+    """Return the original sections of a message; None: it has none, or they do not belong to this message."""
     kept = headers.get(ORIGINAL_SECTIONS)
     if not isinstance(kept, bytes) or len(kept) > SECTIONS_MAX_BYTES:
         return None
@@ -267,7 +268,7 @@ class StoredLayout:
         return (data_head(len(body)) + body if divided is None else divided) + self._footer
 
     def _divided(self, body: bytes) -> bytes | None:
-        """Return data sections, None: it is not said which, or this body has not so many bytes."""
+        """Return the data sections; None: the message has no valid layout for them, or the body has too few bytes."""
         heads = self._heads
         if heads is None or self._is_encoded:
             return None

@@ -1,24 +1,26 @@
 """An AMQP 1.0 connection: bytes to frames, SASL, open, sessions, and every way it can end.
 
     state            input that leads on                               state after
-    AWAIT_HEADER     "AMQP" 3 1 0 0                                    AWAIT_START_OK, told by our mechanisms
+    AWAIT_HEADER     "AMQP" 3 1 0 0                                    AWAIT_START_OK, announced by our mechanisms
     AWAIT_START_OK   sasl-init                                         CHECKING_LOGIN (the shell verifies it)
-    CHECKING_LOGIN   the login is accepted                             AWAIT_TUNE_OK, told by sasl-outcome
+    CHECKING_LOGIN   the login is accepted                             AWAIT_TUNE_OK, announced by sasl-outcome
     AWAIT_TUNE_OK    "AMQP" 0 1 0 0                                    AWAIT_OPEN
     AWAIT_OPEN       open, of a vhost that the user may enter          RUNNING
     RUNNING          close                                             CLOSING until all of it has ended, then ENDED
                      an error, forced closure                          CLOSING until the client closes, too
     any              the socket is gone                                ENDED
 
-The names are those of `connection_states`, which the API shows. Without SASL the answer is the header of SASL, and the
-end. The port is that of AMQP 0-9-1: the first 8 bytes say which it is (``channels.handshake``).
+The names are those of `connection_states`, which the API shows. A client that begins without SASL gets the header of
+SASL, and the connection ends. The port is that of AMQP 0-9-1: the first 8 bytes show the protocol
+(``channels.handshake``).
 
-1. Before open a frame has at most `EARLY_BYTES`; afterwards as many as we have announced.
+1. Before open a frame has at most `EARLY_BYTES`; afterwards, as many bytes as we have announced.
 2. A frame is received in pieces, each copied once.
-3. A client is told why it is closed, by close, once it can understand that; a wrong login by the outcome of SASL.
+3. The reason of an error is in close, as soon as the client can understand that. A refused login is reported by the
+   outcome of SASL.
 4. The idle time-out that we announce is half of the time after which silence ends the connection.
-5. Responses of management leave in order, each not before its change is durable.
-6. A client that does not take the answers to its frames is not read while more than `outbox_hard_bytes` of them wait.
+5. Responses of management are sent in order, each only when its change is durable.
+6. If more than `outbox_hard_bytes` wait for a client that does not take its answers, the client is not read meanwhile.
 """
 
 from __future__ import annotations
@@ -100,12 +102,12 @@ EARLY_BYTES: Final = 8192
 CHANNEL_MAX: Final = 63
 VHOST_PREFIX: Final = "vhost:"
 DEFAULT_VHOST: Final = "/"
-# The user of a client without a name, as in RabbitMQ; this user may log in from this machine only.
+# The user of an anonymous client, as in RabbitMQ; this user may log in from this machine only.
 ANONYMOUS: Final = "guest"
 IDLE_MIN_MS: Final = 1000
 IDLE_MAX_MS: Final = 86_400_000
 LINGER_S: Final = 3.0
-# Clients of RabbitMQ 4 look at both: from 4.2 on there are filters of properties and with SQL, as there are here.
+# Clients of RabbitMQ 4 look at both. They use filters of properties and SQL filters, which exist here, from 4.2 on.
 PRODUCT: Final = "RabbitMQ"
 VERSION: Final = "4.2.0"
 CAPABILITIES: Final = ("LINK_PAIR_V1_0", "ANONYMOUS-RELAY")
@@ -228,7 +230,7 @@ class Amqp10Peer(Peer):
             self._is_deaf = True
             raise Amqp10Error(FRAMING_ERROR, f"a frame of type {int(frame_type)}")
         if start == end:
-            return True  # it lives
+            return True  # an empty frame: only shows that the peer is alive
         channel: i64 = i64(read_i16_be(data, pos + 6)) & 0xFFFF
         head = self._head
         head.read(data, start, end)
@@ -247,7 +249,7 @@ class Amqp10Peer(Peer):
             is_handled = self._session_frame(session, code, data, head.pos, end)
         else:
             is_handled = self._other_frame(int(channel), code, data, head.pos, end)
-        # Acknowledgements are taken while much waits: their answers check the limit themselves.
+        # Dispositions are accepted even while much waits: their answers check the limit themselves.
         if code != DISPOSITION:
             self.check_outbox()
         return is_handled
@@ -320,7 +322,7 @@ class Amqp10Peer(Peer):
         return True
 
     def count_command(self) -> None:
-        """Count work that a frame takes which is not like many before it."""
+        """Count the work of a frame that cannot reuse what earlier frames have prepared."""
         self.units_left -= METHOD_UNITS
 
     # --- login ------------------------------------------------------------------------------------------------------
@@ -402,7 +404,7 @@ class Amqp10Peer(Peer):
         vhost = str(hostname[len(VHOST_PREFIX) :]) if hostname.startswith(VHOST_PREFIX) else DEFAULT_VHOST
         enter_vhost(self, vhost)
         self._limit = limits.frame_max_bytes
-        # The client tells us after how much silence it gives up; we send something in half of that time.
+        # The client states after how much silence it gives up. We send something within half of that time.
         self.heartbeats.own_interval_s = min(idle_ms, IDLE_MAX_MS) // 1000
         self.heartbeats.interval_s = limits.heartbeat_s
         self.heartbeats.silent_intervals = 1.0
@@ -514,7 +516,7 @@ class Amqp10Peer(Peer):
     def _failed(self, error: AmqpError) -> None:
         """Turn an error into the close that it asks for."""
         if self.state >= CLOSING:
-            self._is_deaf = True  # one close has been sent, or answered
+            self._is_deaf = True  # a close was sent or answered before
             return
         note_error(self, "connection.error", 0, error)
         if self.state < AWAIT_OPEN:
@@ -564,7 +566,7 @@ class Amqp10Peer(Peer):
         if self.state != RUNNING or not isinstance(session, Amqp10Session):
             return
         if self.channels.get(int(session.number)) is not session:
-            return  # so has the connection, meanwhile
+            return  # the connection has ended meanwhile, too
         if refusal is None:
             self._forget_session(session)
             self.outbox.write(frame(session.channel, END, []))

@@ -1,10 +1,10 @@
-"""Frames and performatives. Transfer, disposition and flow have readers and writers of their own; others are lists.
+"""Frames and performatives. Transfer, disposition and flow have their own readers and writers; others are lists.
 
     frame    size:u32 doff:u8 type:u8 channel:u16, extended header up to 4 * doff, then a performative and a payload
-    type     0: AMQP, 1: SASL; a frame of type 0 with nothing in it says that the peer lives
+    type     0: AMQP, 1: SASL; an empty frame of type 0 shows that the peer is alive
 
 1. A missing field has its default; a mandatory field is checked where it is used.
-2. Values that a peer announces here are checked against the bytes received; nothing is allocated for an announcement.
+2. Sizes that a peer announces are checked against the received bytes before anything is allocated for them.
 
 Source: AMQP 1.0, part 2 "Transport", part 3 "Messaging" and part 5 "Security".
 """
@@ -490,7 +490,7 @@ def framed(channel: int, content: bytes, frame_type: int = FRAME_AMQP) -> bytes:
 
 
 def error_value(condition: str, description: str, info: dict[object, object] | None = None) -> Described:
-    """Return an error. Its text fits into the smallest frame, even with a long name in it."""
+    """Return an error. Its text is cut so that it fits into the smallest frame."""
     raw = description.encode("utf-8", "replace")
     if len(raw) > ERROR_TEXT_BYTES:
         description = raw[:ERROR_TEXT_BYTES].decode("utf-8", "ignore")

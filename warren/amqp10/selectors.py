@@ -1,4 +1,4 @@
-"""SQL filters: a condition on a message, parsed when a receiver attaches, and decided for each message.
+"""SQL filters: a condition on messages, parsed when a receiver attaches, and evaluated for each message.
 
     condition    conjunction { OR conjunction }
     conjunction  negation { AND negation }
@@ -16,11 +16,11 @@
 Sections are ``header`` or ``h``, which has only the priority, ``properties`` or ``p``, and ``application_properties``
 or ``a``, which is the default. Reserved words are in upper case.
 
-1. Only a true condition is met; for its other results see ``expressions``.
+1. A message matches only if the condition is true; for other results see ``expressions``.
 2. A condition has at most `LENGTH_MAX` characters, `TOKENS_MAX` words and signs, `PARTS_MAX` parts of patterns, and
-   parentheses nested `DEPTH_MAX` deep: its tree takes some 60 kB at most, and its cost for a message is limited.
+   parentheses nested `DEPTH_MAX` deep. So its tree takes some 60 kB at most, and its cost for a message is limited.
 
-Source: AMQP Filter Expressions 1.0, committee draft 01, section 6; what of it there is: RabbitMQ, "Stream Filtering".
+Source: AMQP Filter Expressions 1.0, committee draft 01, section 6; the supported part: RabbitMQ, "Stream Filtering".
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _COMPARISONS: Final = frozenset(("=", "<>", "!=", "<", ">", "<=", ">="))
 
 
 class Selector:
-    """A condition. `uses_time`: it may hold at one time, and not at another."""
+    """A condition. `uses_time`: its result may depend on the time."""
 
     def __init__(self, root: Expression, *, uses_time: bool) -> None:
         self._root = root
@@ -141,7 +141,7 @@ def _scan(text: str, pos: int) -> tuple[str, int]:
     if first in ("'", '"'):
         end = text.find(first, pos + 1)
         while end >= 0 and text[end + 1 : end + 2] == first:
-            end = text.find(first, end + 2)  # twice: one in the text
+            end = text.find(first, end + 2)  # a doubled quote is one in the text
         if end < 0:
             raise invalid_condition(f"the quote at character {pos + 1} is not closed")
         return _TEXT, end + 1
@@ -169,7 +169,7 @@ def _name_end(text: str, pos: int) -> int:
         pos = _span(text, pos, _REST)
         if text[pos : pos + 1] != ".":
             return pos
-        pos += 1  # that was the section
+        pos += 1  # the name so far was the section
         if text[pos : pos + 1] != "[":
             end = _span(text, pos, _REST)
             if end == pos or text[pos] in _DIGITS:
@@ -368,7 +368,7 @@ def _number(token: _Token) -> object:
     text = token.text
     if text.isdigit():
         whole = int(text) if len(text) < 40 else INT_MAX + 2
-        # One more than the largest: after a minus it is the smallest.
+        # One more than the largest number is allowed: after a minus it is the smallest.
         if whole > INT_MAX + 1:
             raise invalid_condition(f"{token.shown()} does not fit into 64 bits")
         return whole
@@ -379,7 +379,7 @@ def _number(token: _Token) -> object:
 
 
 def _negative(found: Expression) -> Expression:
-    """Return the negative of `found`: of a number at once, so that it can be compared with an id."""
+    """Return the negative of `found`. An integer constant stays a constant, so that it can be compared with an id."""
     if isinstance(found, Literal):
         constant = found.constant
         if isinstance(constant, int) and not isinstance(constant, bool):

@@ -1,14 +1,15 @@
 """The session of an AMQP 1.0 connection: its links, messages in both directions, windows and credit.
 
-1. Handles are the client's in both directions. A link that fails is detached, and known until the client has detached
-   it, too; a session that fails is ended in the same way.
-2. A client may have `LINK_CREDIT` deliveries on its way on each link, and `WINDOW` transfers on a session; both are
-   topped up in steps. A delivery in several transfers is kept in pieces, each copied once, which `channels.inbound`
-   counts, up to the size that a message may have and `HEAD_BYTES` before its body.
-3. The route and properties of a delivery are kept by the bytes before its body: the same head costs a look-up.
-4. When a link ends, its unanswered deliveries are given back.
-5. No frame is larger than the client takes: if the client's own statements about a link, which the answer repeats, do
-   not fit, the session fails.
+1. The client chooses the handles, and both directions use the same one. A link that fails is detached, and stays known
+   until the client has detached it, too. A session that fails is ended in the same way.
+2. A client may have `LINK_CREDIT` deliveries on the way on each link, and `WINDOW` transfers on a session. Both are
+   topped up in steps. A delivery in several transfers is kept in pieces, each copied once. `channels.inbound` counts
+   them. Their size is limited to that of a message, and `HEAD_BYTES` before its body.
+3. The route and properties of a delivery are kept, by the bytes before its body: the next delivery with the same bytes
+   costs only a look-up.
+4. When a link ends, its unanswered deliveries are requeued.
+5. No frame is larger than the client takes. The answer to an attach repeats the client's own statements about the link.
+   If these do not fit into a frame, the session fails.
 
 Parts of it have a module each: `attaching`, `dispositions` (outcomes, and the end of links), `link_draining` and
 `management`.
@@ -101,11 +102,11 @@ class Amqp10Session(Session):
         self._flow = Flow()
         self._body = Body()
         self._next_incoming_id: i64 = next_incoming_id
-        self._kept_count: i64 = 0  # heads that its links keep
+        self._kept_count: i64 = 0  # how many heads its links keep
         self._window: i64 = WINDOW  # the number of transfers that its peer may send
         self._outcomes: Outcomes | None = None
-        self._ticket: int = 0  # of the latest change that this session has made
-        self.management: Management | None = None  # from its first pair of links on
+        self._ticket: int = 0  # the ticket of the latest change that this session has made
+        self.management: Management | None = None  # made with its first pair of links
 
     # --- results of commands ----------------------------------------------------------------------------------------
 
@@ -272,7 +273,7 @@ class Amqp10Session(Session):
         hold_content(self, link.pieces.add(piece))
 
     def _count_pieces(self) -> None:
-        """Count the held bytes again: one link holds nothing now, other links may."""
+        """Count the held bytes again: one link no longer holds any, and other links may."""
         self.shared.inbound.let_go(self)
         for link in self.links.values():
             if isinstance(link, ReceivingLink) and link.is_cut():
@@ -292,7 +293,7 @@ class Amqp10Session(Session):
         body.find(data, start, end, HEAD_BYTES)
         layout: Layout | None = None
         head = data[start : body.sections]
-        same = head  # of messages that have the same properties
+        same = head  # equal for messages that have the same properties
         if body.is_plain:
             content = data[body.start : body.end]
         else:
@@ -330,7 +331,7 @@ class Amqp10Session(Session):
         except ChannelException as error:
             if not link.is_anonymous:
                 raise
-            # The link is good for other messages.
+            # The link stays usable for other messages.
             self.write_state(delivery_id, described(REJECTED, [error_value(condition_of(error), error.explanation)]))
             self.top_up(link)
 
@@ -340,7 +341,7 @@ class Amqp10Session(Session):
         """Return the prepared publish for the sections before a body. `layout`: of that body, None if it is as usual.
 
         Raises:
-            AmqpError: they are malformed, or say of no address where they go.
+            AmqpError: they are malformed, or have no valid destination.
         """
         self.amqp10.count_command()
         sections = Sections()
@@ -379,7 +380,7 @@ class Amqp10Session(Session):
         found = self._disposition
         found.read(data, pos, end)
         if not found.is_receiver or found.first < 0:
-            return  # of its own deliveries: those are settled when they are answered
+            return  # about deliveries that the client has sent: our answers settle these
         state: i64 = found.state
         if state == 0 and not found.settled:
             return
@@ -426,7 +427,7 @@ class Amqp10Session(Session):
                 fields = modified[1]
                 failed = fields.flag(0)
                 if fields.flag(1):
-                    outcome = REJECTED  # as RabbitMQ: a dead letter, where the queue has them
+                    outcome = REJECTED  # as with RabbitMQ: dead-lettered, if the queue does that
                 annotations = annotations_to_keep(fields.table(2))
                 due = fields.table(2).get("x-opt-delivery-time")
                 if isinstance(due, int):
@@ -485,7 +486,7 @@ class Amqp10Session(Session):
             limit: i64 = counted + flow.link_credit
             credit: i64 = (limit - sent) & U32
             if credit > 0x7FFFFFFF:
-                credit = 0  # it has taken back the credit that is on its way
+                credit = 0  # the client has withdrawn credit that was used by deliveries still on the way
                 limit = sent
             link.grant(limit, credit)
             link.is_draining = flow.drain
@@ -549,7 +550,7 @@ class Amqp10Session(Session):
         self.link_ended(link, answer)
 
     def link_ended(self, link: Link, answer: bytes) -> None:
-        """Detach a link: everything of it has ended."""
+        """Detach a link after its consumer and deliveries have ended."""
         if isinstance(link, SendingLink):
             if link.consumer is not None:
                 self.transfers.forget_limit(link.consumer)
@@ -562,13 +563,13 @@ class Amqp10Session(Session):
             link.forget()
         if not link.is_gone:
             self.links.pop(link.handle, None)
-            link.is_gone = True  # confirms that are still to come give it no credit
+            link.is_gone = True  # confirms that come later must not give it credit
         if self.is_open():
             self.peer.outbox.write(answer)
 
     def add_counts(self, counts: MessageCounts) -> None:
         super().add_counts(counts)
-        counts.deliver_no_ack -= self.transfers.own  # responses, which are from no queue
+        counts.deliver_no_ack -= self.transfers.own  # responses of management, which are not from a queue
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
-"""The request of a source of a receiver: which messages, where a stream begins, with which priority.
+"""The wishes of a receiver in its source: which messages it wants, where a stream begins, its priority.
 
 filter of a source                      becomes
 rabbitmq:stream-offset-spec             the argument x-stream-offset of a consumer
 rabbitmq:stream-filter                  x-stream-filter
 rabbitmq:stream-match-unfiltered        x-stream-match-unfiltered
 conditions on messages (``filters``)    `Expressions`
-anything else                           is not applied, and not in the answer
+any other filter                        nothing: it is not applied, and the answer leaves it out
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PRIORITY: Final = "rabbitmq:priority"
 class Wanted:
     """The request of a source: `arguments` of a consumer, `expressions` that look at messages, None without.
 
-    `applied`: the filters that take effect. The answer contains only these: so the client learns which do not.
+    `applied`: the filters that take effect. The answer contains only these, so the client learns which ones do not.
     """
 
     def __init__(self, source: Arguments, fields: Arguments) -> None:

@@ -1,4 +1,4 @@
-"""The type system of AMQP 1.0: bytes to values and back. Fast paths have forms of their own in ``performatives``.
+"""The type system of AMQP 1.0: bytes to values and back. For speed, ``performatives`` has readers of its own.
 
     code     width after it           types
     0x4_     nothing                  null 40, true 41, false 42, uint 0 43, ulong 0 44, empty list 45
@@ -22,12 +22,12 @@
     binary          bytes             list            list               map             dict
     array           Array             described       Described
 
-1. Nothing is allocated by an announced size or count: each is checked against the bytes received, and elements that
+1. Nothing is allocated for an announced size or count before it is checked against the received bytes. Elements that
    take no bytes count against `ENTRIES_MAX` like all others.
-2. Deeper than `DEPTH_MAX`, more than `ENTRIES_MAX` elements in all, an unknown code, a size that does not add up, a map
-   with a compound key: amqp:decode-error.
-3. A decoded value is encoded with the same types; constructors may be smaller. Of two equal keys of a map the last one
-   wins.
+2. These cause amqp:decode-error: nesting deeper than `DEPTH_MAX`, more than `ENTRIES_MAX` elements in all, an unknown
+   code, a size that does not add up, and a map with a compound key.
+3. A decoded value is encoded with the same types, perhaps with smaller constructors. If a map has a key twice, the last
+   value is kept.
 
 Source: AMQP 1.0, part 1 "Types".
 """
@@ -110,7 +110,7 @@ class Timestamp(int):
 
 @mypyc_attr(native_class=False)
 class Float(float):
-    """One of 32 bits."""
+    """A floating-point number of 32 bits."""
 
 
 @mypyc_attr(native_class=False)
@@ -256,7 +256,7 @@ class Reader:
             raise malformed(f"more than {ENTRIES_MAX} elements")
 
     def _need(self, size: i64) -> i64:
-        """Pass over `size` bytes; return where they begin."""
+        """Skip `size` bytes; return where they begin."""
         start: i64 = self.pos
         if size > self.end - start:
             raise malformed("a size exceeds the available bytes")
@@ -473,7 +473,7 @@ def _unsigned(value: int, size: int) -> bytes:
 
 
 def _is_int(value: object) -> bool:
-    # A function of its own: once narrowed to an int, compiled code has lost what kind of int it was.
+    # A function of its own: after a check for int in the caller, compiled code would no longer know the class.
     return isinstance(value, int)
 
 
@@ -525,7 +525,7 @@ def write_list(out: BytesWriter, values: list[object]) -> None:
 
 
 def _write_compound(out: BytesWriter, code: i64, count: i64, content: bytes) -> None:
-    """Write size, count and content with the smaller constructor that has room; `code` is that of one byte."""
+    """Write size, count and content with the smallest constructor that fits; `code`: the one with sizes of one byte."""
     size: i64 = len(content)
     if size < 255 and count < 256:
         out.append(u8(code))
@@ -614,7 +614,7 @@ def _write_variable(out: BytesWriter, code: i64, raw: bytes) -> None:
     out.write(raw)
 
 
-# The size of an array's element by the first half of its constructor, where that is fixed.
+# The size of an array's elements by the first half of their constructor, if that fixes the size.
 _WIDTHS: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
 # The constructor of each type that any of its values fits into, for arrays: all elements have the same.
 _WIDEST: Final = {
@@ -650,7 +650,7 @@ def _write_array(out: BytesWriter, array: Array) -> None:
 
 
 def _element(code: int, value: object) -> bytes:
-    """Return an element of an array as the constructor `code`, the widest of its type, has it."""
+    """Encode an element of an array for the constructor `code`, the widest of its type."""
     raw = encode(value)
     found = raw[0]
     if found == code:
