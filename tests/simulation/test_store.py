@@ -322,6 +322,27 @@ def test_without_space_for_contents_they_are_written_with_their_frame() -> None:
     assert payload == payload_of(job)
 
 
+@pytest.mark.parametrize("checkpoint_bytes", [100, 2000, 3000])
+def test_contents_that_a_checkpoint_has_cut_off_are_written_with_their_frame(checkpoint_bytes: int) -> None:
+    """The frame had zeros in their place: its batch was confirmed, and the next start did not find it."""
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    portions, job = placing.ahead()
+    for portion in portions:
+        store.commit(portion, TIME_MS)
+    fs.fail(4, Fault.ENOSPC, "write")  # after two contents and the header
+    with pytest.raises(StoreFullError):
+        store.commit(job, TIME_MS)
+    fs.capacity = sum(map(len, fs.contents().values()))
+    before = len(fs.contents()[segment_path(1)])
+    store.write_checkpoint(bytes(checkpoint_bytes))
+    assert len(fs.contents()[segment_path(1)]) < before
+    fs.capacity = None
+    store.commit(job, TIME_MS)
+    [(_, payload)] = frames_of(fs.contents()[segment_path(1)])
+    assert payload == payload_of(job)
+
+
 def test_contents_give_up_their_space_for_a_frame_that_does_not_fit() -> None:
     """(9): otherwise acknowledgements that make space would wait for a batch that waits for space."""
     fs = SimulatedFileSystem()

@@ -8,7 +8,7 @@
    commit writes everything.
 3. At most one batch has a file. The plan (``msgstore.log.bodies_ahead``) says which.
 
-Everything here belongs to the committer.
+Everything here belongs to the committer, but for `cut`: no frame is written while it is called.
 """
 
 from __future__ import annotations
@@ -133,6 +133,12 @@ class ContentsAhead:
         self._begun = None
         if self._ahead is not None and file is self._ahead.file:
             self._begun, self._ahead = self._ahead, None
+
+    def cut(self, length: int) -> None:
+        """Note that the begun file was cut to `length` bytes: chunks behind that are written with their frame."""
+        begun = self._begun
+        if begun is not None:
+            begun.chunks = {at: chunk for at, chunk in begun.chunks.items() if at + len(chunk) <= length}
 
     def ended(self) -> None:
         """Forget the begun file: the batch with which its segment began is written."""

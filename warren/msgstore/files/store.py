@@ -603,6 +603,7 @@ class Store(FailStop):
             kept = max(self._end_lsn - self._base_lsn, size - length - _RESERVE_BYTES)
             if kept >= size:
                 return False
+            self._ahead.cut(kept)
             self._fs.truncate(self._handle, kept)
         return True
 
