@@ -155,6 +155,51 @@ def test_a_missing_segment_is_told_at_the_start(tmp_path: Path) -> None:
         assert "a segment of the message log is missing" in process.log()
 
 
+def test_messages_whose_queues_an_older_metadata_store_lacks_are_told_and_come_back_with_the_newer_one(
+    tmp_path: Path,
+) -> None:
+    """/health was ok, and the API named no loss: only the log did."""
+
+    def catalogue(place: Path) -> list[Path]:
+        return sorted(place.glob("catalogue.db*"))
+
+    process = broker(tmp_path / "broker")
+    older, newer = tmp_path / "older", tmp_path / "newer"
+    with process:
+        data = process.data_directory
+        for kept, declare in ((older, ""), (newer, "later")):
+            publish(process, [b"%d" % number for number in range(5)], declare=declare)
+            if declare:
+                with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", process.amqp_port)) as connection:
+                    channel = connection.channel()
+                    channel.confirm_delivery()
+                    channel.basic_publish("", declare, b"kept", PERSISTENT)
+            process.stop()
+            kept.mkdir()
+            for path in catalogue(data):
+                shutil.copy(path, kept)
+            process.start()
+        process.stop()
+        for put in (older, newer):
+            for path in catalogue(data):
+                path.unlink()
+            for path in catalogue(put):
+                shutil.copy(path, data)
+            process.start()
+            api = Api(process.http_port)
+            losses = {
+                (loss["what"], loss.get("queue"), loss.get("messages")) for loss in api.get("/warren/store")["losses"]
+            }
+            if put is older:
+                assert api.get("//health")["degraded"] == ["messages"]
+                kept_line = "messages of a queue that is not in the metadata store are kept, but not served"
+                lost_line = "changes of the metadata are lost: damaged in the message log, or the metadata store is an "
+                assert losses == {(kept_line, "later", 1), (f"{lost_line}older one", None, None)}
+            else:
+                assert (losses, "degraded" in api.get("//health")) == (set(), False)
+            process.stop()
+
+
 def test_messages_of_another_history_are_refused_however_far_they_go(tmp_path: Path) -> None:
     """A copy was started elsewhere and went further: its positions alone look newer."""
     process, other = broker(tmp_path / "one"), broker(tmp_path / "other")

@@ -163,7 +163,9 @@ class Application:
             clock_ms=self._clock.now_ms,
             keepalive=limits.keepalive(),
         )
-        self._writer = CatalogueWriter(catalogue, self._broker.journal, self._settle, in_thread, self._metadata_applied)
+        self._writer = CatalogueWriter(
+            catalogue, self._broker.journal, self._settle, in_thread, self._metadata_applied, losses=found.losses
+        )
         self._broker.journal.on_durable = self._metadata_durable
         self._images = Images(self._messages, files, catalogue, self._writer, settings.data_dir, in_thread)
         self._held_links = HeldLinks(self._broker.parameters, marked)
@@ -236,7 +238,7 @@ class Application:
             self._writer.catch_up(self._messages.read_at_once)
             count = await restore_metadata(self._broker, self._catalogue.load(), self._ends_early)
             if not self._ends_early():
-                await restore_messages(self._broker, clean=self._recovery.clean)
+                await restore_messages(self._broker, self._messages.losses, clean=self._recovery.clean)
             if self._ends_early():
                 log.info("stopped before it served")
                 return self._exit_code

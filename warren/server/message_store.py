@@ -57,6 +57,7 @@ from warren.server.catalogue.writer import InThread
 from warren.server.disk_space import RETRY_S, DiskSpace
 from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
+from warren.server.losses import Losses
 from warren.server.settings import StoreSettings
 from warren.server.start_errors import StartError
 from warren.server.store_damage import StoreDamage
@@ -144,7 +145,7 @@ class MessageStoreService:
     ) -> None:
         self.failed = ""  # the reason for the failure of the store
         self.versions: Versions | None = None  # of Warren: made by, and written by
-        self.losses: tuple[dict[str, object], ...] = ()  # missing or damaged data that the start has found
+        self.losses = Losses()  # of the start
         self.counts = StoreCounts()
         self.errands = 0  # under way: requested by the engine, and not reported to it yet
         self._broker = broker

@@ -43,7 +43,7 @@ class NodeHealth:
         stuck = threads().stuck()
         slow = ("disk",) if self._replication is not None and self._replication.trouble_of_disk() else ()
         is_damaged = bool(self._messages.damage.segments) or has_damage(self._broker.log)
-        lost = ("messages",) if self._messages.losses or is_damaged else ()
+        lost = ("messages",) if self._messages.losses.found or is_damaged else ()
         degraded = (*(task.name for task in failing), *(f"threads of {purpose}" for purpose in stuck), *slow, *lost)
         trouble = self._messages.trouble()
         if CATALOGUE in stuck:

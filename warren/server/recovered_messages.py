@@ -6,9 +6,9 @@ import os
 import resource
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from warren.msgstore.log.records import LIFE_ID_BYTES
 from warren.msgstore.log.sealed_table import SealedTable
 from warren.server.data_dir import MESSAGES
 from warren.server.logs import get_logger
+from warren.server.losses import Losses
 from warren.server.message_store import patiently
 from warren.server.settings import Settings
 from warren.server.start_errors import StartError
@@ -36,14 +37,14 @@ log = get_logger("server")
 class Recovered:
     """A message store that is ready to continue, how it was found, and how long that took.
 
-    `losses`: the missing or damaged parts of it, each with ``what`` and its place.
+    `losses`: the missing or damaged parts of it.
     """
 
     store: Store
     log: MessageLog
     recovery: Recovery
     seconds: float
-    losses: tuple[dict[str, object], ...] = ()
+    losses: Losses = field(default_factory=Losses)
 
 
 def recover_messages(
@@ -82,22 +83,16 @@ def recover_messages(
         raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
     for problem in store.take_read_problems():
         log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
-    losses: list[dict[str, object]] = []
-
-    def tell(level: str, what: str, **where: object) -> None:
-        write: Callable[..., None] = getattr(log, level)
-        write(what, **where)
-        if level == "error":
-            losses.append({"what": what, **where})
-
+    losses = Losses()
     for text in sealed.problems:
-        tell("error", "a sealed part of a stream cannot be used", reason=text)
+        losses.tell(log, "error", "a sealed part of a stream cannot be used", reason=text)
     for event in recovery.events:
-        tell(event.level, event.text, **event.fields)
+        losses.tell(log, event.level, event.text, **event.fields)
     for stream_id, first, end in gaps_of(message_log, sealed.tables):
         index = message_log.indexes[stream_id]
         where = {"vhost": index.vhost, "stream": index.name, "first_offset": first, "messages": end - first}
-        tell("error", "messages of a stream are missing: neither sealed nor in the log", **where, advice=ADVICE)
+        where["advice"] = ADVICE
+        losses.tell(log, "error", "messages of a stream are missing: neither sealed nor in the log", **where)
     store.resume(
         int(message_log.last_crc),
         int(message_log.durable_lsn),
@@ -107,7 +102,7 @@ def recover_messages(
     )
     message_log.begin_epoch(int(message_log.epoch), wall_time_ms(), secrets.token_bytes(LIFE_ID_BYTES))
     message_log.removals.take_sealed(sealed.tables)
-    return Recovered(store, message_log, recovery, time.monotonic() - start_s, tuple(losses))
+    return Recovered(store, message_log, recovery, time.monotonic() - start_s, losses)
 
 
 def _forget_cached(files: FileSystem) -> None:

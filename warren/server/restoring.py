@@ -1,6 +1,6 @@
 """Restore the engine at a start: its objects from the catalogue, and their messages from what recovery found.
 
-Messages of a queue or stream that the catalogue does not have stay in the store, and are logged.
+Messages of a queue or stream that the catalogue does not have stay in the store, and count as losses.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import trio
 from warren.amqp.errors import AmqpError
 from warren.channels.broker import Broker
 from warren.server.logs import get_logger
+from warren.server.losses import Losses
 from warren.server.start_errors import StartError
 from warren.vhosts.metadata import MetadataChange
 
@@ -42,7 +43,7 @@ async def restore_metadata(broker: Broker, changes: Iterable[MetadataChange], en
     return count
 
 
-async def restore_messages(broker: Broker, *, clean: bool) -> None:
+async def restore_messages(broker: Broker, losses: Losses, *, clean: bool) -> None:
     """Give the queues what recovery found in the message store. `clean`: the last process had stopped in order."""
     indexes = broker.log.indexes
     orphans = {queue_id: index for queue_id, index in indexes.items() if not index.transient}
@@ -58,7 +59,9 @@ async def restore_messages(broker: Broker, *, clean: bool) -> None:
         if index.lane and broker.restore_lane(index, clean):
             del orphans[queue_id]
     for index in orphans.values():
-        log.error(
+        losses.tell(
+            log,
+            "error",
             "messages of a queue that is not in the metadata store are kept, but not served",
             vhost=index.vhost,
             queue=index.name,
@@ -66,7 +69,9 @@ async def restore_messages(broker: Broker, *, clean: bool) -> None:
             advice="run `warren store export` on a copy of the data directory",
         )
     for stream_id, table in broker.log.sealed.recovered.items():
-        log.error(
+        losses.tell(
+            log,
+            "error",
             "messages of a stream that is not in the metadata store are kept, but not served",
             stream_id=stream_id,
             messages=int(table.count),

@@ -19,7 +19,7 @@ def losses(directory: Path) -> list[dict[str, object]]:
     files = OsFileSystem(str(directory / "messages"))
     found = recover_messages(Settings(data_dir=directory), files, 100)
     found.store.close()
-    return [{name: value for name, value in loss.items() if name != "advice"} for loss in found.losses]
+    return [{name: value for name, value in loss.items() if name != "advice"} for loss in found.losses.found]
 
 
 def test_nothing_is_told_of_a_whole_store(tmp_path: Path) -> None:

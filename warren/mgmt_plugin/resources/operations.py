@@ -318,7 +318,7 @@ class StoreHandlers(Handlers):
             "resident_bytes": log.resident_bytes,
             "failed_reads": service.failed_reads(),
             "trouble": service.trouble(),
-            "losses": list(service.losses),
+            "losses": service.losses.found,
             "created_by": None if service.versions is None else service.versions.created_by,
             "last_written_by": None if service.versions is None else service.versions.last_written_by,
         }

@@ -30,6 +30,7 @@ import trio
 
 from warren.server.lag import Lag
 from warren.server.logs import get_logger
+from warren.server.losses import Losses
 from warren.server.start_errors import CatalogueError, StartError
 from warren.server.threads import CATALOGUE, Purpose, in_thread
 from warren.vhosts.metadata import (
@@ -94,7 +95,7 @@ class CatalogueWriter:
 
     `settle` lets the engine finish its turn, `in_thread` makes the blocking calls of `store`.
     `on_applied` gets records that SQL has, before the log forgets them: the number of the first one, and the records.
-    `healthy` is False while the store refuses; `reason` then says why.
+    `healthy` is False while the store refuses; `reason` then says why. `losses`: gets the changes that are lost.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class CatalogueWriter:
         in_thread: InThread = in_thread,
         on_applied: Callable[[int, Sequence[bytes | None]], None] = _nobody,
         clock_s: Callable[[], float] = time.monotonic,
+        losses: Losses | None = None,
     ) -> None:
         self.healthy = True
         self.reason = ""
@@ -114,7 +116,7 @@ class CatalogueWriter:
         self._lane = journal.lane
         self._settle = settle
         self._in_thread = in_thread
-        self._sieve = _Sieve(store)
+        self._sieve = _Sieve(store, Losses() if losses is None else losses)
         self._hurried = trio.Event()
         self._progress = trio.Event()
         self._applying = trio.Lock()
@@ -310,8 +312,9 @@ class _Piece:
 class _Sieve:
     """Pass changes that can be applied although others were lost (5), and remember what to report about the rest."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, losses: Losses) -> None:
         self._store = store
+        self._losses = losses
         self._referred: _Referred | None = None  # None: nothing was ever lost
         self._lost: list[int] = []
         self._left_out: list[MetadataChange] = []
@@ -342,7 +345,9 @@ class _Sieve:
         lost, self._lost = self._lost, []
         left_out, self._left_out = self._left_out, []
         if lost:
-            log.error(
+            self._losses.tell(
+                log,
+                "error",
                 "changes of the metadata are lost: damaged in the message log, or the metadata store is an older one",
                 changes=len(lost),
                 first=lost[0],
