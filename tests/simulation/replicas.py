@@ -297,7 +297,8 @@ class ReplicatedLife(Life):
             for node in self._followers():
                 self._join(node)
             self.leading.commit()
-            if len(self.members) == NODES and self.leading.is_serving():
+            are_live = all(node.link is not None and node.link.catch_up is None for node in self._followers())
+            if len(self.members) == NODES and are_live and self.leading.is_serving():
                 break
         else:
             raise Violation(f"members are {[node.number for node in self.members]} after everything is well again")
