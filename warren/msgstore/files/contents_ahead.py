@@ -135,7 +135,7 @@ class ContentsAhead:
             self._begun, self._ahead = self._ahead, None
 
     def cut(self, length: int) -> None:
-        """Note that the begun file was cut to `length` bytes: chunks behind that are written with their frame."""
+        """Note that the begun file was cut to `length` bytes: later chunks are written with their frame."""
         begun = self._begun
         if begun is not None:
             begun.chunks = {at: chunk for at, chunk in begun.chunks.items() if at + len(chunk) <= length}
