@@ -64,6 +64,7 @@ from warren.server.direct_clients import DirectClients  # noqa: E402
 from warren.server.held_links import HeldLinks  # noqa: E402
 from warren.server.histogram import Histogram  # noqa: E402
 from warren.server.logins.authenticator import Authenticator  # noqa: E402
+from warren.server.losses import Losses  # noqa: E402
 from warren.server.management import Health, Listening, Management  # noqa: E402
 from warren.server.message_store import MessageStoreService, StoreCounts  # noqa: E402
 from warren.server.network.reactor import Reactor  # noqa: E402
@@ -243,7 +244,7 @@ class Host:
             counts=StoreCounts(), upkeep=SimpleNamespace(compacted_segments=lambda: 0, moved_bytes=lambda: 0),
             trouble=lambda: "", deleted=self._deleted, damage=SimpleNamespace(segments={}),
             disk_free_bytes=1 << 40, free_bytes=1 << 40, failed_reads=lambda: 0, unread=list,
-            losses=(), versions=None,
+            losses=Losses(), versions=None,
         )  # fmt: skip
         return cast(MessageStoreService, service)
 

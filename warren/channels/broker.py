@@ -52,7 +52,6 @@ from warren.queues.base_queue import BaseQueue, owns
 from warren.queues.counters import Churn, DeathTable, MessageCounts, Sums
 from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS, METADATA, VHOST_RECORDS
 from warren.queues.long_work import LongWork
-from warren.queues.queue import Queue
 from warren.queues.receiver import Receiver
 from warren.queues.seen_keys import SeenKeys
 from warren.queues.timers import FAILED_MS, Timer, TimerQueue
@@ -404,15 +403,15 @@ class Broker:
         finally:  # one that has failed is not the one that asked for this
             for vhost in list(self.vhosts.values()):
                 while vhost.expired_queues:
-                    self._delete_expired(vhost, vhost.expired_queues.pop())
+                    queue = vhost.expired_queues.pop()
+                    try:
+                        self.delete_queue(vhost, queue)
+                    except Exception as error:
+                        self.work.report(error)
+                        if queue.keeper is not None:
+                            self.timers.at(now_ms + FAILED_MS, queue.keeper)  # asks again
                 if vhost.overdue:
                     self._end_overdue(vhost)
-
-    def _delete_expired(self, vhost: VirtualHost, queue: Queue) -> None:
-        try:
-            self.delete_queue(vhost, queue)
-        except Exception as error:
-            self.work.report(error)  # its keeper asks again (`RuleKeeper.due`)
 
     def _end_overdue(self, vhost: VirtualHost) -> None:
         overdue = vhost.overdue

@@ -126,7 +126,7 @@ def consume(channel: Session, method: m.BasicConsume) -> None:
     consumer.owner = channel
     queue.add_consumer(consumer)
     channel.ledger.add_consumer(consumer)
-    channel.vhost.watcher.consumer_created(consumer)
+    peer.broker.watchers.consumer_created(consumer)
     consumer.keep_small_arguments()
     if not method.no_wait:
         channel.reply(m.BasicConsumeOk(tag))
@@ -195,7 +195,7 @@ def drop_consumer(channel: Session, consumer: Consumer) -> bool:
     is_reply_queue = _is_reply_queue(channel, queue)
     try:
         if consumer.owner is channel and not is_reply_queue:
-            channel.vhost.watcher.consumer_deleted(consumer)  # it names its channel
+            channel.peer.broker.watchers.consumer_deleted(consumer)  # it names its channel
     finally:  # else its queue would keep it, and nobody else would be the active one
         has_left = lose(channel, consumer)
         if has_left and not is_reply_queue:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-BLOCK_KEYS: Final = 512
+BLOCK_KEYS: Final = 64
 
 
 class LeastKey:
@@ -18,38 +18,42 @@ class LeastKey:
 
     def __init__(self) -> None:
         self._blocks: list[list[int]] = []  # none of them is empty
+        self._ends: list[int] = []  # a key for each block: not below its last one, and below the first of the next
 
     def came(self, key: int) -> None:
         """Add `key`, unless it is here."""
         blocks = self._blocks
-        if not blocks or key > blocks[-1][-1]:
+        if not blocks or key > self._ends[-1]:
             if blocks and len(blocks[-1]) < BLOCK_KEYS:
                 blocks[-1].append(key)
+                self._ends[-1] = key
             else:
-                blocks.append([key])
+                self._ends.append(key)
+                try:
+                    blocks.append([key])
+                except BaseException:
+                    self._ends.pop()
+                    raise
             return
-        at = self._block_of(key)
+        at = bisect_left(self._ends, key)
         block = blocks[at]
         if len(block) == BLOCK_KEYS:
-            half = BLOCK_KEYS // 2
-            blocks[at : at + 1] = [block[:half], block[half:]]
-            at = self._block_of(key)
+            at = self._split(at, key)
             block = blocks[at]
         place = bisect_left(block, key)
-        if block[place] != key:
+        if place == len(block) or block[place] != key:
             block.insert(place, key)
 
     def went(self, key: int) -> None:
         """Remove `key`, if it is here."""
-        blocks = self._blocks
-        if not blocks or key > blocks[-1][-1]:
+        if not self._blocks or key > self._ends[-1]:
             return
-        at = self._block_of(key)
-        block = blocks[at]
+        at = bisect_left(self._ends, key)
+        block = self._blocks[at]
         place = bisect_left(block, key)
-        if block[place] == key:
+        if place < len(block) and block[place] == key:
             if len(block) == 1:
-                del blocks[at]
+                del self._blocks[at], self._ends[at]
             else:
                 del block[place]
 
@@ -61,11 +65,15 @@ class LeastKey:
         """Return all keys."""
         return [key for block in self._blocks for key in block]
 
-    def _block_of(self, key: int) -> int:
-        """Return which block has `key`, or is the one for it; it is not beyond the last one."""
-        blocks = self._blocks
-        return 0 if key <= blocks[0][-1] else bisect_left(blocks, key, key=_last)
-
-
-def _last(block: list[int]) -> int:
-    return block[-1]
+    def _split(self, at: int, key: int) -> int:
+        """Divide a full block into two; return which one is for `key`."""
+        block = self._blocks[at]
+        half = BLOCK_KEYS // 2
+        first, second = block[:half], block[half:]
+        self._ends.insert(at, first[-1])
+        try:
+            self._blocks[at : at + 1] = [first, second]
+        except BaseException:
+            del self._ends[at]
+            raise
+        return at if key <= first[-1] else at + 1

@@ -41,7 +41,7 @@ from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue_host import QueueHost
 from warren.queues.retry import Retries
 from warren.queues.rules import QueueRules
-from warren.queues.timers import FAILED_MS, NEVER, Timer
+from warren.queues.timers import NEVER, Timer
 from warren.queues.unacked import Delivery
 
 if TYPE_CHECKING:
@@ -196,7 +196,6 @@ class RuleKeeper(Timer):
         if self._timeouts is not None:
             self._timeouts.end_due(now_ms)
         if self._unused_until_ms() <= now_ms:
-            self._host.timers.at(now_ms + FAILED_MS, self)  # should its deletion fail
             self._host.queue_expired(queue)
             return
         self._plan()

@@ -88,12 +88,49 @@ class TopologyWatchers(TopologyWatcher):
             try:
                 call(watcher)
             except Exception as error:
-                if watcher not in self._failing:
-                    self._failing[watcher] = None
-                    self._work.report(error)
+                self._fails(watcher, error)
             else:
                 if self._failing:
                     self._failing.pop(watcher, None)
+
+    def _fails(self, watcher: TopologyWatcher, error: Exception) -> None:
+        if watcher not in self._failing:
+            self._failing[watcher] = None
+            self._work.report(error)
+
+    # Of these there may be thousands in a turn: without a function for each call.
+
+    def queue_deleted(self, vhost: str, queue: BaseQueue, by: str) -> None:
+        for watcher in self._watchers:
+            try:
+                watcher.queue_deleted(vhost, queue, by)
+            except Exception as error:
+                self._fails(watcher, error)
+            else:
+                if self._failing:
+                    self._failing.pop(watcher, None)
+
+    def consumer_created(self, consumer: Consumer) -> None:
+        for watcher in self._watchers:
+            try:
+                watcher.consumer_created(consumer)
+            except Exception as error:
+                self._fails(watcher, error)
+            else:
+                if self._failing:
+                    self._failing.pop(watcher, None)
+
+    def consumer_deleted(self, consumer: Consumer) -> None:
+        for watcher in self._watchers:
+            try:
+                watcher.consumer_deleted(consumer)
+            except Exception as error:
+                self._fails(watcher, error)
+            else:
+                if self._failing:
+                    self._failing.pop(watcher, None)
+
+    # The rest.
 
     def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
         self._tell(lambda watcher: watcher.exchange_created(vhost, exchange, by))
@@ -104,20 +141,11 @@ class TopologyWatchers(TopologyWatcher):
     def queue_created(self, vhost: str, queue: BaseQueue, by: str) -> None:
         self._tell(lambda watcher: watcher.queue_created(vhost, queue, by))
 
-    def queue_deleted(self, vhost: str, queue: BaseQueue, by: str) -> None:
-        self._tell(lambda watcher: watcher.queue_deleted(vhost, queue, by))
-
     def binding_created(self, vhost: str, binding: Binding, by: str) -> None:
         self._tell(lambda watcher: watcher.binding_created(vhost, binding, by))
 
     def binding_deleted(self, vhost: str, binding: Binding, by: str) -> None:
         self._tell(lambda watcher: watcher.binding_deleted(vhost, binding, by))
-
-    def consumer_created(self, consumer: Consumer) -> None:
-        self._tell(lambda watcher: watcher.consumer_created(consumer))
-
-    def consumer_deleted(self, consumer: Consumer) -> None:
-        self._tell(lambda watcher: watcher.consumer_deleted(consumer))
 
     def policies_changed(self, vhost: str) -> None:
         self._tell(lambda watcher: watcher.policies_changed(vhost))

@@ -330,6 +330,7 @@ def test_a_queue_delivers_again_when_a_return_has_failed(
     assert harness.queue("q").ready_count == 0, "it delivers nothing"
 
 
+@interpreted
 def test_a_consumer_whose_end_could_not_be_told_is_no_longer_the_active_one() -> None:
     harness = Harness()
     client = harness.channel()
@@ -337,7 +338,7 @@ def test_a_consumer_whose_end_could_not_be_told_is_no_longer_the_active_one() ->
     first, second = harness.channel(), harness.channel()
     first.consume("q")
     second.consume("q")
-    harness.vhost.watcher = Forgetful()
+    harness.broker.watchers = Forgetful()  # type: ignore[assignment]
     first.connection.lost()
     settle_with_defect(harness)
     rest(harness)
