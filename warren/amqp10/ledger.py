@@ -178,6 +178,7 @@ class Amqp10Ledger(DeliveryLedger):
         self._timers = peer.broker.timers
         self._limits = _NO_LIMITS
         self._held: Outgoing | None = None
+        self._is_ending: bool = False  # a delivery was not sent: no later one is, see (4)
         # The encoded form of the last delivery, for the next one with the same envelope and properties.
         self._envelope: Envelope | None = None
         self._properties = b""
@@ -249,7 +250,7 @@ class Amqp10Ledger(DeliveryLedger):
         """Tell whether the peer takes a message of `size` bytes; if not, the session ends soon, see (4)."""
         if size <= limit.most:
             return True
-        self.is_shut = True
+        self.is_shut = self._is_ending = True
         session = self.session
         if session is not None:
             text = f"message size ({int(size)} bytes) > maximum message size ({int(limit.most)} bytes)"
@@ -326,7 +327,7 @@ class Amqp10Ledger(DeliveryLedger):
                 outbox.write_supply(held.take(frames))
             if held.frames_left == 0:
                 self._held = None
-        self.is_shut = self.window <= 0 or self._held is not None
+        self.is_shut = self.window <= 0 or self._held is not None or self._is_ending
 
     def widen(self, window: i64) -> bool:
         """Set the window of transfers that the peer takes; return True when deliveries may resume."""
@@ -341,7 +342,7 @@ class Amqp10Ledger(DeliveryLedger):
         if held is None or held.handle != handle:
             return False
         self._held = None
-        self.is_shut = self.window <= 0
+        self.is_shut = self.window <= 0 or self._is_ending
         return not self.is_shut
 
     def tag_of(self, delivery_id: i64) -> i64:

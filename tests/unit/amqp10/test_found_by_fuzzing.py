@@ -153,3 +153,19 @@ def test_a_state_that_is_told_back_fits_into_a_frame_that_the_client_takes(harne
     (told,) = client.settle(0, 0, MODIFIED, settled=False, fields=[True, False, annotations])
     state: Any = told.field(4)
     assert told.name == "disposition" and state == Described(ULong(MODIFIED), [])
+
+
+def test_nothing_is_sent_between_a_message_that_is_too_large_and_the_end_of_its_session(harness: Harness) -> None:
+    """A flow resumed deliveries, and the next one left out an id."""
+    publisher = harness.channel()
+    client = amqp10_client(harness)
+    client.receiver(0, "/queues/q", mode=1, message_max=ULong(300))
+    client.credit(0, 1)
+    publisher.publish("", "q", b"x" * 400)
+    publisher.publish("", "q", b"small")
+    assert [each.name for each in client.take()] == []
+    assert [each.name for each in client.credit(0, 10, count=1)] == []
+    harness.pass_time(0)
+    (end,) = client.take()
+    assert (end.name, error_of(end)) == ("end", "amqp:link:message-size-exceeded")
+    assert harness.queue("q").ready_count == 2
