@@ -69,12 +69,17 @@ def test_the_log_says_why_a_login_was_refused_and_the_answer_does_not(broker: Wa
         api.as_user(user, "not it").ask("GET", "/whoami").refusal for user in ("guest", "nobody at all", "blank")
     }
     assert answers == {(401, "not_authorized", "Login failed")}
-    lines = [line for line in broker.log().splitlines() if "login refused" in line]
-    assert {line.partition("user=")[2] for line in lines} == {
+    wanted = {
         'guest  over=HTTP  reason="wrong password"',
         '"nobody at all"  over=HTTP  reason="unknown user"',
         'blank  over=HTTP  reason="the user has no password"',
     }
+
+    def told() -> set[str]:
+        return {line.partition("user=")[2] for line in broker.log().splitlines() if "login refused" in line}
+
+    wait_until(lambda: len(told()) >= len(wanted), "the log, which a thread writes")
+    assert told() == wanted
     api.delete("/users/blank")
 
 
