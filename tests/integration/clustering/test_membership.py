@@ -25,7 +25,7 @@ def test_a_follower_that_is_gone_costs_one_wait_and_comes_back(number: signal.Si
     follower.process.signal(number)
     leader.publish("orders", bodies(3, 3))
     assert leader.status()["in_sync"] == ["rabbit@one"]
-    assert "a follower has left the in-sync set" in leader.process.log()
+    wait_until(lambda: "a follower has left the in-sync set" in leader.process.log(), "the line of the log")
     if number == signal.SIGKILL:
         follower.process.wait()
         follower.follow(leader)
@@ -151,7 +151,7 @@ def test_a_new_follower_of_a_leader_that_has_let_go_of_the_beginning_of_its_log_
     wait_until(lambda: not first.exists(), "the first segment to be removed")
     follower.follow(leader)
     leader.await_in_sync("two")
-    assert "a follower gets a copy of everything" in leader.process.log()
+    wait_until(lambda: "a follower gets a copy of everything" in leader.process.log(), "the line of the log")
     leader.publish("orders", bodies(3, 3))
     leader.lose()
     follower.await_lost()

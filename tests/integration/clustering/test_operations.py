@@ -51,7 +51,7 @@ def test_a_cluster_is_handed_over_restarted_and_made_smaller(nodes: list[Electin
     rest = [first, third]
     fourth = leader_of(rest)
     assert "this node hands over" in second.process.log()
-    assert "elected: it leads" in fourth.process.log()
+    wait_until(lambda: "elected: it leads" in fourth.process.log(), "the line of the log")
     assert fourth.status()["epoch"] == 3, "no election was needed"
     second.take_part()
     await_all(fourth, nodes)
